@@ -1,10 +1,10 @@
-"""`dualstream.dask.fit` on a cluster of two processes: rounds and bytes to a certified gap."""
+"""`fit` on a Dask cluster of two processes: rounds and bytes to a certified gap."""
 
 from dask import delayed
 from distributed import Client, LocalCluster
 
-from dualstream.dask import fit
 from dualstream.solvers import Batch, solve
+from dualstream.solvers.offline.dask import fit
 from load_tests.markdown import table
 from load_tests.measure import Row
 from load_tests.offline import data_sets
@@ -33,9 +33,9 @@ def about() -> list[str]:
             for line in measured(name, batch, loss)
         ]
     return [
-        f"`dualstream.dask.fit` to a relative gap of {TOL:g} at rho {RHO:g}, with a penalised "
-        "intercept and 5 local epochs a round. Partitions are consecutive rows. Bytes are those of "
-        "the vectors that the workers receive and return. The optimum is that of "
+        f"`dualstream.solvers.offline.dask.fit` to a relative gap of {TOL:g} at rho {RHO:g}, with "
+        "a penalised intercept and 5 local epochs a round. Partitions are consecutive rows. Bytes "
+        "are those of the vectors that the workers receive and return. The optimum is that of "
         '`solve(method="sdca")` at a gap of 1e-7.',
         "",
         *table(HEADS, lines).splitlines(),
@@ -43,13 +43,13 @@ def about() -> list[str]:
 
 
 def measured(name: str, batch: Batch, loss: str) -> list[tuple[str, ...]]:
-    asked = {"loss": loss, "rho": RHO, "intercept": "penalized"}
-    least = solve(batch, tol=1e-7, max_epochs=20_000, **asked).primal
+    options = {"loss": loss, "rho": RHO, "intercept": "penalized"}
+    least = solve(batch, tol=1e-7, max_epochs=20_000, **options).primal
     lines = []
     for count in PARTITIONS:
         ends = [len(batch) * part // count for part in range(count + 1)]
         parts = [delayed(batch[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
-        found = fit(parts, tol=TOL, **asked)
+        found = fit(parts, tol=TOL, **options)
         above = (found.primal - least) / least
         size = f"{found.bytes_exchanged:,}"
         line = (name, loss, f"{count}", f"{found.rounds}", size)

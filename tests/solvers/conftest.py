@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from dualstream.solvers import Batch
+from tests.dask_cluster import cluster
+
+__all__ = ["cluster"]
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -16,9 +16,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dualstream.client import BadInput, Client, Refused
+from dualstream.client import BadInput, Client, Refused, dask as dask_client
 from dualstream.client.calls import Call
-from dualstream.dask import Backfill, learn, learn_partitions
+from dualstream.client.dask import Backfill, learn_partitions
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.record import Rows
@@ -148,10 +148,20 @@ def test_workers_that_are_killed_after_an_append_learn_nothing_twice(cluster, se
 def test_a_task_that_runs_twice_at_the_same_time_learns_each_row_once(cluster, server):
     frame = numbered(20_000)
     server.client.create("twice", SPEC)
-    where = learn._Server(server.url, None, "s", None)
+    where = dask_client._Server(server.url, None, "s", None)
     tasks = [
         cluster.submit(
-            learn._learn, frame, 0, where, "twice", None, 0, 1, {}, pure=False, workers=[worker]
+            dask_client._learn,
+            frame,
+            0,
+            where,
+            "twice",
+            None,
+            0,
+            1,
+            {},
+            pure=False,
+            workers=[worker],
         )
         for worker in cluster.nthreads()
     ]

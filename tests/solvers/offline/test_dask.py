@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dualstream.client import BadInput
-from dualstream.dask import fit
-from dualstream.dask.shared import partitions_of
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, solve
+from dualstream.solvers.offline import dask as fitting
+from dualstream.solvers.offline.dask import fit
+from dualstream.wire.dask import partitions_of
 from tests.solvers import reference
 from tests.solvers.offline.rows import dual, primal, sparse_rows
 
@@ -54,17 +54,15 @@ def test_the_optimum_is_that_of_one_machine(cluster, loss):
 
 def test_the_gap_is_that_of_the_definition(cluster, monkeypatch):
     """After each round: with the dual variables of the workers, by brute force."""
-    from dualstream.dask import cocoa
-
     batch, seen = rows_for("logistic"), []
-    certify = cocoa._Rounds.certify
+    certify = fitting._Rounds.certify
 
     def watched(self):
         bounds = certify(self)
         seen.append((bounds, self.weights, np.concatenate(cluster.gather(self._duals))))
         return bounds
 
-    monkeypatch.setattr(cocoa._Rounds, "certify", watched)
+    monkeypatch.setattr(fitting._Rounds, "certify", watched)
     fit(parts_of(batch), rho=RHO, intercept="none", tol=1e-3, client=cluster)
     assert len(seen) > 2
     for bounds, w, duals in seen:
@@ -141,7 +139,7 @@ def test_what_cannot_be_fitted_is_named(cluster):
         (good[["a"]], "there is no column 'y'; the columns are a"),
         (good["a"], "it must be a pandas DataFrame or a Batch"),
     ):
-        with pytest.raises(BadInput, match=f"^partition 1: {why}"):
+        with pytest.raises(ValueError, match=f"^partition 1: {why}"):
             fit([dask.delayed(good), dask.delayed(part)], client=cluster)
     with pytest.raises(InvalidRow, match="row 2: logistic takes .*, got 3, in partition 0"):
         fit(data[["y", "a"]], client=cluster)
@@ -151,9 +149,9 @@ def test_what_cannot_be_fitted_is_named(cluster):
         fit(data, local_epochs=0, client=cluster)
     with pytest.raises(InvalidSpec, match="rows with a weight above 0"):
         fit(data[data["a"] > 9.0][["y", "a"]], client=cluster)
-    with pytest.raises(BadInput, match="partition 1 has other columns than partition 0"):
+    with pytest.raises(ValueError, match="partition 1 has other columns than partition 0"):
         fit([dask.delayed(Batch.from_dense(np.ones((1, n)), [1])) for n in (2, 3)], client=cluster)
-    with pytest.raises(BadInput, match="must be a Dask DataFrame or a list of delayed"):
+    with pytest.raises(ValueError, match="must be a Dask DataFrame or a list of delayed"):
         fit(frame, client=cluster)
-    with pytest.raises(BadInput, match="must be a Dask DataFrame or a list of delayed"):
+    with pytest.raises(ValueError, match="must be a Dask DataFrame or a list of delayed"):
         fit(data.to_dask_array(lengths=True), client=cluster)

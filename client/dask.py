@@ -1,5 +1,8 @@
 """`learn_partitions`: learn a Dask data set, in order and exactly once.
 
+A data set is a Dask DataFrame, or a list of delayed partitions. The workers need
+`pip install 'dualstream[dask]'`, as the client does.
+
 All rows of a model are one source of the server. A row's offset is its number among the model's
 rows in the whole data set, so the server refuses a batch out of order, and knows what it has
 learned: a task that runs twice, a killed worker and a second call learn nothing twice. The call
@@ -15,11 +18,12 @@ from zlib import crc32
 
 from distributed import Client as Cluster
 
-from dualstream.client import BadInput, Client, Refused, SourceCursor
 from dualstream.client.arrow_tables import pyarrow_for
-from dualstream.client.clients import URL
+from dualstream.client.clients import URL, Client
+from dualstream.client.errors import BadInput, Refused
 from dualstream.client.rows import has_stream
-from dualstream.dask.shared import cluster_of, partitions_of
+from dualstream.wire.changes import SourceCursor
+from dualstream.wire.dask import cluster_of, partitions_of
 from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
 
@@ -48,13 +52,13 @@ class _Server(NamedTuple):
     def cursor(self, client: Client, model: str) -> SourceCursor | None:
         """The cursor of the source; None before its first row. Creates the model if it may."""
         try:
-            found = client.sources(model)
+            cursors = client.sources(model)
         except Refused as refused:
             if refused.kind != "unknown-model" or self.spec is None:
                 raise
             client.create(model, self.spec)
-            found = []
-        return next((one for one in found if one.name == self.source), None)
+            cursors = []
+        return next((one for one in cursors if one.name == self.source), None)
 
 
 def learn_partitions(
@@ -87,7 +91,10 @@ def learn_partitions(
     """
     if (model is None) == (by is None):
         raise BadInput("give either a model, or as `by` the column that has the id of the model")
-    cluster, parts = cluster_of(client), partitions_of(data)
+    try:
+        cluster, parts = cluster_of(client), partitions_of(data)
+    except ValueError as wrong:
+        raise BadInput(str(wrong)) from None
     server = _Server(url, api_key, source, spec)
     lanes = 1 if by is None else max(1, sum(cluster.nthreads().values()))
     sent: Sequence[Counter[str]] = [Counter() for _ in range(lanes)]
@@ -103,16 +110,15 @@ def learn_partitions(
         # The tasks keep their partition. The next one is loaded after they have begun.
         part = cluster.compute(parts[number + 1], priority=-1) if number + 1 < len(parts) else None
         for rows, learned in zip(sent, cluster.gather(tasks), strict=True):
-            for name, (count, known) in learned.items():
+            for name, (count, repeated) in learned.items():
                 rows[name] += count
-                duplicates[name] += known
+                duplicates[name] += repeated
     names = sorted(name for rows in sent for name in rows)
     counts = cluster.submit(_counts, server, names, pure=False).result()
-    found = {}
-    for name in names:
-        learned, refused = counts[name]
-        found[name] = Backfill(learned, refused, duplicates[name])
-    return found
+    return {
+        name: Backfill(learned, refused, duplicates[name])
+        for name, (learned, refused) in counts.items()
+    }
 
 
 def _learn(
@@ -125,11 +131,11 @@ def _learn(
     lanes: int,
     sent: Mapping[str, int],
 ) -> dict[str, tuple[int, int]]:
-    """Learn the rows of a lane; returns each model's rows, and how many were known.
+    """Learn the rows of a lane; returns each model's rows, and how many were duplicates.
 
     sent   of each model the rows of earlier partitions
     """
-    found = {}
+    counts = {}
     try:
         table = _table(part)
         if not table.num_rows:  # its columns may have no types
@@ -137,24 +143,24 @@ def _learn(
         groups = [(str(model), table)] if by is None else _groups(table, by, lane, lanes)
         with server.client() as client:
             for name, rows in groups:
-                known = _learn_rows(client, server, name, rows, sent.get(name, 0))
-                found[name] = (rows.num_rows, known)
+                repeated = _learn_rows(client, server, name, rows, sent.get(name, 0))
+                counts[name] = (rows.num_rows, repeated)
     except BadInput as wrong:
         raise BadInput(f"partition {number}: {wrong}") from wrong
-    return found
+    return counts
 
 
 def _learn_rows(client: Client, server: _Server, model: str, rows: Any, offset: int) -> int:
-    """Learn rows of which the first has this offset; returns how many were known."""
+    """Learn rows of which the first has this offset; returns how many were duplicates."""
     cursor = server.cursor(client, model)
     following = 0 if cursor is None else cursor.next
     if not isinstance(following, int):
         raise BadInput(f"the source {server.source!r} of model {model!r} has texts as offsets")
-    known: int = min(max(following - offset, 0), rows.num_rows)
-    if known < rows.num_rows:
-        begin = offset + known
-        client.learn(model, rows.slice(known), source=server.source, offset=begin)
-    return known
+    repeated: int = min(max(following - offset, 0), rows.num_rows)
+    if repeated < rows.num_rows:
+        begin = offset + repeated
+        client.learn(model, rows.slice(repeated), source=server.source, offset=begin)
+    return repeated
 
 
 def _counts(server: _Server, models: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -19,6 +19,8 @@ Dual variables stay on the workers; u, the u_k and sums of three numbers are exc
 depends on its partition, its dual variables, u_k and u of the two rounds before, and draws random
 numbers by (seed, round, partition). So Dask recomputes what a killed worker had, from the first
 round on, and the result has the same bits.
+
+The workers need `pip install 'dualstream[dask,server]'`.
 """
 
 import math
@@ -31,14 +33,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from distributed import Client as Cluster
 
-from dualstream.client import BadInput
-from dualstream.dask.shared import cluster_of, partitions_of
-from dualstream.solvers import Batch, InvalidRow, InvalidSpec, NotConverged, Progress, Solution
+from dualstream.solvers.errors import InvalidRow, InvalidSpec, NotConverged
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.method_registry import Start, first_duals, method_of
 from dualstream.solvers.offline.options import Option, with_defaults
 from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.solution import Progress, Solution
 from dualstream.solvers.offline.solve import problem_of
+from dualstream.solvers.rows.batch import Batch
+from dualstream.wire.dask import cluster_of, partitions_of
 
 METHOD = "sdca"
 
@@ -67,7 +70,7 @@ class Fit(Solution):
         }
 
 
-class _Asked(NamedTuple):
+class _Objective(NamedTuple):
     """The problem without its rows."""
 
     loss: str | Mapping[str, Any]
@@ -109,10 +112,11 @@ def fit(
 
     loss, rho and tol are those of `solve`, and so is the certificate, which each round computes by
     a pass over all rows. The same arguments and partitions give the same bits. The partitions must
-    fit into the memory of the cluster. Raises BadInput, InvalidSpec, InvalidRow, NotConverged.
+    fit into the memory of the cluster. Raises ValueError for data that cannot be fitted,
+    InvalidSpec, InvalidRow, NotConverged.
     """
-    asked = _Asked(loss, rho, intercept)
-    asked.of(Batch.from_dense(np.zeros((0, 1)), []))  # raises InvalidSpec before any work
+    objective = _Objective(loss, rho, intercept)
+    objective.of(Batch.from_dense(np.zeros((0, 1)), []))  # raises InvalidSpec before any work
     for name, (option, value) in {
         "tol": (Option(0.0, 0.0, 1.0), tol),
         "seed": (Option(0, 0, 2**63, whole=True), seed),
@@ -121,7 +125,7 @@ def fit(
     }.items():
         option.read(f"/{name}", value)
     columns = [label] if weight is None else [label, weight]
-    run = _Rounds(cluster_of(client), partitions_of(data), asked, columns)
+    run = _Rounds(cluster_of(client), partitions_of(data), objective, columns)
     began, trace, status = time.perf_counter(), list[Progress](), ""
     while not status:
         bounds, number = run.certify(), len(trace)
@@ -161,16 +165,16 @@ class _Rounds:
     """The partitions and their dual variables, as futures on the workers."""
 
     def __init__(
-        self, cluster: Cluster, parts: Sequence[Any], asked: _Asked, columns: Sequence[str]
+        self, cluster: Cluster, parts: Sequence[Any], objective: _Objective, columns: Sequence[str]
     ) -> None:
-        self._cluster, self._asked, self.exchanged = cluster, asked, 0
+        self._cluster, self._objective, self.exchanged = cluster, objective, 0
         numbers, count = range(len(parts)), len(parts)
         batches = self._each(_batch, cluster.compute(parts), numbers, [columns] * count)
         shapes = cluster.gather(self._each(_shape, batches))
         self.features: tuple[str, ...] = shapes[0][1]
         for number, shape in enumerate(shapes):
             if shape[:2] != shapes[0][:2]:
-                raise BadInput(f"partition {number} has other columns than partition 0")
+                raise ValueError(f"partition {number} has other columns than partition 0")
         self.rows = sum(rows for *_, rows, _ in shapes)
         self._total = sum(total for *_, total in shapes)
         if not self._total > 0.0:
@@ -187,7 +191,7 @@ class _Rounds:
 
     def certify(self) -> Bounds:
         """The weights of the dual variables, and their bounds, by a pass over all rows."""
-        asked, gather = self._asked, self._cluster.gather
+        objective, gather = self._objective, self._cluster.gather
         before = self._parts, self._whole
         self._parts = self._each(_weighted_sum, self._batches, self._duals)
         parts = gather(self._parts)
@@ -195,26 +199,26 @@ class _Rounds:
         # A task of its own, because the steps of all partitions depend on it.
         self._whole = self._cluster.submit(np.copy, whole, pure=False)
         self._parts_before, self._whole_before = before if before[0] else (self._parts, self._whole)
-        scale = asked.rho * self._total
+        scale = objective.rho * self._total
         same = self._same(self._whole, scale)
         sums = gather(self._each(_sums, self._batches, self._duals, *same))
         values, conjugates, gaps = np.sum(sums, axis=0) / self._total
         self.exchanged += sum(one.nbytes for one in (*parts, *sums)) + len(parts) * whole.nbytes
         self.weights = whole / scale
-        norm = 0.5 * asked.rho * float(np.sum(self.weights * self.weights))
-        found = Bounds(float(values) + norm, -float(conjugates) - norm, float(gaps))
+        norm = 0.5 * objective.rho * float(np.sum(self.weights * self.weights))
+        bounds = Bounds(float(values) + norm, -float(conjugates) - norm, float(gaps))
         # The momentum of FISTA. A lower dual restarts it.
-        if found.dual < self._dual:
+        if bounds.dual < self._dual:
             self._t = 1.0
         following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * self._t * self._t))
         self._momentum, self._t = (self._t - 1.0) / following, following
-        self._dual = found.dual
-        return found
+        self._dual = bounds.dual
+        return bounds
 
     def step(self, seed: int, number: int, epochs: int) -> None:
         """One round of steps on the dual variables of all partitions."""
         count = len(self._batches)
-        seeds = [(seed, number, place) for place in range(count)]
+        seeds = [(seed, number, index) for index in range(count)]
         same = (self._whole, self._whole_before, self._momentum, self._total, count, epochs)
         parts = self._parts, self._parts_before
         self._duals = self._each(
@@ -226,9 +230,9 @@ class _Rounds:
         return [[one] * len(self._batches) for one in arguments]
 
     def _each(self, work: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
-        """A future of each partition: its work on the problem and on its place of the columns."""
+        """A future of each partition: its work on the problem and on its element of each column."""
         return [
-            self._cluster.submit(work, self._asked, *arguments, pure=False)
+            self._cluster.submit(work, self._objective, *arguments, pure=False)
             for arguments in zip(*columns, strict=True)
         ]
 
@@ -237,34 +241,34 @@ class _Rounds:
 
 
 def _batch(
-    asked: _Asked, part: Any, number: int, columns: Sequence[str]
+    objective: _Objective, part: Any, number: int, columns: Sequence[str]
 ) -> tuple[Batch, tuple[str, ...]]:
     """The rows of a partition, and the names of its features."""
     try:
         batch, names = (part, ()) if isinstance(part, Batch) else _of_frame(part, columns)
-        asked.of(batch)
-    except BadInput as wrong:
-        raise BadInput(f"partition {number}: {wrong}") from wrong
+        objective.of(batch)
+    except ValueError as wrong:
+        raise ValueError(f"partition {number}: {wrong}") from wrong
     except InvalidRow as wrong:
         raise InvalidRow(wrong.row, f"{wrong.reason}, in partition {number}") from wrong
     return batch, names
 
 
 def _of_frame(frame: Any, columns: Sequence[str]) -> tuple[Batch, tuple[str, ...]]:
-    """The rows and names of features of a pandas DataFrame. Raises BadInput."""
+    """The rows and names of features of a pandas DataFrame. Raises ValueError."""
     if not (hasattr(frame, "iloc") and hasattr(frame, "columns")):
-        raise BadInput(f"it must be a pandas DataFrame or a Batch, got {frame!r:.60}")
+        raise ValueError(f"it must be a pandas DataFrame or a Batch, got {frame!r:.60}")
     counts = Counter(map(str, frame.columns))
     for name in columns:
         if name not in frame.columns:
-            raise BadInput(f"there is no column {name!r}; the columns are {', '.join(counts)}")
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(counts)}")
     for name, count in counts.items():
         if count > 1:
-            raise BadInput(f"{count} columns are named {name!r}; give each its own name")
+            raise ValueError(f"{count} columns are named {name!r}; give each its own name")
     for name, kind in frame.dtypes.items():
         # numpy converts times to nanoseconds, and texts of digits to numbers.
         if len(frame) and kind.kind not in "biuf":
-            raise BadInput(
+            raise ValueError(
                 f"column {name!r} has the type {kind}; the label, the weight and all features must"
                 " be numbers or booleans: drop or encode the others"
             )
@@ -273,36 +277,38 @@ def _of_frame(frame: Any, columns: Sequence[str]) -> tuple[Batch, tuple[str, ...
     x = frame[names].to_numpy(np.float64)
     for name, is_good in zip(names, np.isfinite(x).all(axis=0), strict=True):
         if not is_good:
-            raise BadInput(f"column {name!r} has missing or infinite values; fill or drop them")
+            raise ValueError(f"column {name!r} has missing or infinite values; fill or drop them")
     return Batch.from_dense(x, label, *weight), tuple(map(str, names))
 
 
-def _shape(asked: _Asked, rows: tuple[Batch, tuple[str, ...]]) -> tuple[int, Any, int, float]:
+def _shape(
+    objective: _Objective, rows: tuple[Batch, tuple[str, ...]]
+) -> tuple[int, Any, int, float]:
     """Width, names of the features, number of rows that count, and weight of all rows."""
     batch, features = rows
     counted = int(np.count_nonzero(batch.weights > 0.0))
-    return batch.dim, features, counted, asked.of(batch).total
+    return batch.dim, features, counted, objective.of(batch).total
 
 
-def _first_duals(asked: _Asked, rows: tuple[Batch, Any]) -> Floats:
+def _first_duals(objective: _Objective, rows: tuple[Batch, Any]) -> Floats:
     """(n,) zeros, or the nearest dual variables that the loss permits."""
-    return first_duals(asked.of(rows[0]), Start())
+    return first_duals(objective.of(rows[0]), Start())
 
 
-def _weighted_sum(asked: _Asked, rows: tuple[Batch, Any], duals: Floats) -> Floats:
+def _weighted_sum(objective: _Objective, rows: tuple[Batch, Any], duals: Floats) -> Floats:
     """(dim + 1,) u_k of a partition."""
-    return asked.of(rows[0]).weighted_sum(duals)
+    return objective.of(rows[0]).weighted_sum(duals)
 
 
 def _sums(
-    asked: _Asked, rows: tuple[Batch, Any], duals: Floats, whole: Floats, scale: float
+    objective: _Objective, rows: tuple[Batch, Any], duals: Floats, whole: Floats, scale: float
 ) -> Floats:
     """(3,) sums of the losses, conjugates and terms of the gap of a partition."""
-    return asked.of(rows[0]).sums(whole / scale, duals)
+    return objective.of(rows[0]).sums(whole / scale, duals)
 
 
 def _step(
-    asked: _Asked,
+    objective: _Objective,
     rows: tuple[Batch, Any],
     duals: Floats,
     part: Floats,
@@ -320,15 +326,15 @@ def _step(
     part, whole, momentum   u_k, u and m; part_before and whole_before are of the round before
     total, count            Delta, and K
     """
-    problem = asked.of(rows[0])
+    problem = objective.of(rows[0])
     point = whole + momentum * (whole - whole_before)
     point_part = part + momentum * (part - part_before)
     local = Problem(
         problem.batch,
         problem.labels,
         problem.loss,
-        asked.rho / count,
-        asked.intercept,
+        objective.rho / count,
+        objective.intercept,
         fixed=point / count - point_part,
         total=total,
     )
