@@ -10,9 +10,9 @@ import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.settings import Settings
+from tests.monitoring import DEPLOY, MEMBERS, METRICS, SCRAPE_S, SPARSE, documented, hurried
 from tests.prometheus import Prometheus, running_prometheus, tool
 from tests.support import until
-from tests.test_monitoring import DEPLOY, MEMBERS, METRICS, SCRAPE_S, SPARSE, documented, hurried
 
 BOARD = json.loads((DEPLOY / "grafana" / "dualstream.json").read_text())
 # Grafana's units that the dashboard uses.

@@ -3,7 +3,6 @@
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,18 +12,10 @@ from starlette.testclient import TestClient
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
+from tests.monitoring import DEPLOY, MEMBERS, METRICS, ROOT, SCRAPE_S, SPARSE, documented, hurried
 from tests.prometheus import promtool, running_prometheus, tool
 from tests.redis_server import redis_or_skip
 from tests.support import until
-
-ROOT = Path(__file__).parent.parent
-DEPLOY = ROOT / "deploy"
-METRICS = (ROOT / "docs/reference/metrics.md").read_text()
-SPARSE = {"kind": "indexed", "dim": 8}
-MEMBERS = [
-    {"name": "dual", "algorithm": "dual_ascent", "loss": "hinge"},
-    {"name": "steps", "algorithm": "sgd", "loss": "logistic"},
-]
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +54,6 @@ def test_what_a_model_takes_in_the_store_is_shown(exposed):
 
 def kinds_of(exposition: str) -> dict[str, str]:
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", exposition, re.M))
-
-
-def documented() -> dict[str, str]:
-    """Family -> kind, from the tables of the docs."""
-    return dict(re.findall(r"^\| `((?:dualstream|process)_\w+)`[^|]*\| (\w+) \|", METRICS, re.M))
 
 
 def test_every_family_is_documented_and_every_documented_one_exists(exposed):
@@ -120,26 +106,6 @@ def test_alerts_read_families_that_exist():
     for expression in (rule["expr"] for rule in alerts()):
         for name in re.findall(r"dualstream_\w+", expression):
             assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name
-
-
-SCRAPE_S = 0.25
-
-
-def hurried(directory: Path, *targets: str) -> Path:
-    """Configuration and rules with seconds in place of minutes."""
-    rules = (DEPLOY / "alerts.yml").read_text()
-    rules = re.sub(r"for: \w+", "for: 1s", rules)
-    for longer, shorter in (("15m", "3s"), ("1d", "5m"), ("1h", "5m")):
-        rules = rules.replace(f"[{longer}]", f"[{shorter}]")
-    (directory / "alerts.yml").write_text(rules)
-    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    config["global"] = dict.fromkeys(
-        ("scrape_interval", "evaluation_interval"), f"{round(1000 * SCRAPE_S)}ms"
-    )
-    config["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
-    path = directory / "prometheus.yml"
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 def as_composed(service: str) -> dict[str, str]:

@@ -116,6 +116,12 @@ def test_the_words_are_found_where_they_are_used():
     assert found_in("The lock is `held` and nothing but that.") == []
 
 
+def test_no_test_module_imports_from_another():
+    imported = re.compile(r"^\s*(?:from|import) tests\b.*\btest_\w+", re.MULTILINE)
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        assert imported.findall(path.read_text()) == [], path
+
+
 if __name__ == "__main__":
     import sys
 

@@ -23,7 +23,7 @@ from dualstream.solvers import Batch, Outcome, Progressive, make_learner
 from tests.chaos.clients import Told
 from tests.chaos.report import Run
 from tests.history import HistoryBroken, Report, check_entries, read_all
-from tests.service.server.test_workers import children
+from tests.service.server.support import children
 
 SETTLING_S = 30.0
 

@@ -17,7 +17,7 @@ from tests.chaos.report import Run
 from tests.chaos.samples import SPECS, Spec
 from tests.redis_server import RedisServer
 from tests.service.journal.proxy import Proxy, running_proxy
-from tests.service.server.test_workers import children
+from tests.service.server.support import children
 
 WORKERS, CLIENTS = 4, 16
 # Small, so that faults meet snapshots that are written or read.

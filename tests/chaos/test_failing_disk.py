@@ -9,7 +9,7 @@ import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.chaos.trace import traced
-from tests.service.server.test_workers import children
+from tests.service.server.support import children
 
 WITHIN_S = 30.0
 

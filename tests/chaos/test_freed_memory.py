@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from tests.service.server.test_workers import children
+from tests.service.server.support import children
 
 ROUNDS = 100 if "DUALSTREAM_CHAOS_ROUNDS" in os.environ else 12
 MODEL_BYTES = 8 << 22

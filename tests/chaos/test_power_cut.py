@@ -23,6 +23,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from tests.chaos.report import Run, recorded
+from tests.chaos.support import wait_for
 from tests.chaos.trace import Disk, Event, events, traced
 from tests.history import Acknowledged, check_entries, read_all
 from tests.redis_server import RedisServer, redis_or_skip
@@ -115,14 +116,6 @@ async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledge
         return list(known[len(held) :])
     finally:
         await journal.close()
-
-
-def wait_for(holds: Callable[[], bool], stand: Callable[[], object] = lambda: "") -> None:
-    """Wait for a condition; on timeout the error has the output of `stand`."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, stand()
-        time.sleep(0.02)
 
 
 def log_of(redis: RedisServer) -> Path:

@@ -16,7 +16,7 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.conftest import SPEC
-from tests.service.server.test_workers import are_back, children, is_alive, is_learned
+from tests.service.server.support import are_back, children, is_alive, is_learned
 from tests.support import until
 
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "0"))

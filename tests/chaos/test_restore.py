@@ -25,14 +25,7 @@ from tests.chaos.report import Run, recorded
 from tests.forked import forks
 from tests.redis_server import RedisServer
 from tests.redis_sets import SentinelSet, cluster_or_skip, sentinels_or_skip, until
-from tests.service.archive.test_archive import (
-    archive_of,
-    bits,
-    changes,
-    everything,
-    learned,
-    opened,
-)
+from tests.service.archive.support import archive_of, bits, changes, everything, learned, opened
 
 KILLS = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "0")) or 2
 FAILOVERS = 2 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))

@@ -22,7 +22,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.record import Rows, decode_merged
 from dualstream.service.models.sources import PREFIX, decode_cursor
 from tests.chaos.report import Run, recorded
-from tests.chaos.test_power_cut import wait_for
+from tests.chaos.support import wait_for
 from tests.history import Report, check_history, read_all
 from tests.redis_server import RedisServer, redis_or_skip
 

@@ -1,14 +1,12 @@
 """Tables with the Arrow C stream interface give the models and scores that JSON lines give."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -19,12 +17,9 @@ import pytest
 
 from dualstream.client import AsyncClient, BadInput, Client, Refused, Source, Unreachable
 from dualstream.client.arrow_tables import PIECE_BYTES, TableBodies, bodies_of_table
-from dualstream.client.calls import NDJSON
+from tests.client.support import FLAT, NAMED, digest, flat, learn_lines, named
 
 ROOT = Path(__file__).parent.parent.parent
-NAMED = {"algorithm": "sgd", "features": {"kind": "hashed", "bits": 12}}
-FLAT = {"algorithm": "sgd", "columns": {"label": "clicked", "types": {"zip": "category"}}}
-FIRST = datetime(2024, 5, 6, 9, 30, tzinfo=UTC)
 
 
 class Stream:
@@ -44,51 +39,6 @@ def server(shared_server):
         for model in client.models():
             if model.id.startswith("tables-"):
                 client.delete(model.id)
-
-
-def named(n: int, seed: int = 0) -> pa.Table:
-    """Rows of a model without columns."""
-    rng = np.random.default_rng(seed)
-    return pa.table(
-        {
-            "age": rng.integers(0, 80, n),
-            "price": rng.normal(size=n),
-            "city": rng.choice(["Oslo", "Rome", "Zürich"], n),
-            "member": rng.random(n) < 0.5,
-            "y": rng.integers(0, 2, n),
-            "weight": rng.choice([0.5, 1.0], n),
-        }
-    )
-
-
-def flat(n: int, seed: int = 0) -> pa.Table:
-    """Rows of a model with columns: times, lists, objects, and missing values."""
-    rng = np.random.default_rng(seed)
-    gone = rng.random(n) < 0.1
-    cities = pa.array(rng.choice(["Oslo", "Rome"], n), mask=gone).dictionary_encode()
-    return pa.table(
-        {
-            "clicked": rng.integers(0, 2, n),
-            "price": pa.array(rng.normal(size=n), mask=gone),
-            "zip": rng.choice(["02134", "10115"], n),
-            "city": cities,
-            "member": pa.array(rng.random(n) < 0.5, mask=gone),
-            "at": [FIRST + timedelta(minutes=k) for k in range(n)],
-            "tags": [["a", "b"][: k % 3] for k in range(n)],
-            "user": [{"age": k % 70, "town": f"t{k % 5}"} for k in range(n)],
-        }
-    )
-
-
-def learn_lines(client: Client, model: str, rows: list[dict]) -> None:
-    body = "\n".join(json.dumps(row, default=datetime.isoformat) for row in rows)
-    path = f"/models/{model}/learn"
-    sent = client._http.post(path, content=body.encode(), headers={"content-type": NDJSON})
-    assert sent.json()["rejected"] == 0, sent.text
-
-
-def digest(client: Client, model: str) -> str | None:
-    return client.get(model, digest=True).state_digest
 
 
 def explicit(row: dict) -> dict:
@@ -377,7 +327,7 @@ import time
 import pyarrow as pa
 
 from dualstream.client import Client
-from tests.client.test_arrow_tables import named
+from tests.client.support import named
 
 
 def slowly():

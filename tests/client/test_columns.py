@@ -10,17 +10,8 @@ import pytest
 from dualstream.client import BadInput, Client, Refused
 from dualstream.client.row_values import sample_line
 from dualstream.solvers.estimators.sklearn import DualstreamClassifier
-from tests.service.codecs.test_flat_rows import (
-    ARROW,
-    COLUMNS,
-    CROSSES,
-    CSV,
-    NDJSON,
-    SPEC,
-    as_arrow,
-    as_csv,
-    generated,
-)
+from tests.service.codecs.flat_tables import COLUMNS, CROSSES, SPEC, as_arrow, as_csv, generated
+from tests.service.codecs.support import ARROW, CSV, NDJSON
 
 LINEAR = SPEC | {"algorithm": "sgd", "scaling": "balanced"}
 ROLES = ["clicked", "event", "cost"]

@@ -14,7 +14,7 @@ from dualstream.client import AsyncClient, BadInput, Client, NoRows, RowFile, ki
 from dualstream.client.arrow_tables import PIECE_BYTES
 from dualstream.client.resumable_files import PARQUET
 from dualstream.service.cli import app
-from tests.client.test_arrow_tables import FLAT, NAMED, digest, flat, learn_lines, named
+from tests.client.support import FLAT, NAMED, digest, flat, learn_lines, named
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from dualstream.client import BadInput, Client, Refused, RowFile, kind_of
 from dualstream.client.partitions import partitions_of, values_of, with_columns
 from dualstream.client.stores import stored_files
 from dualstream.service.cli import app
-from tests.client.test_arrow_tables import FLAT, NAMED, digest, flat, learn_lines, named
+from tests.client.support import FLAT, NAMED, digest, flat, learn_lines, named
 from tests.docs.documents import ROOT
 from tests.s3_server import running_s3
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dualstream.client import Client
 from dualstream.service.cli import app
-from tests.consume.test_metrics import samples
+from tests.consume.support import samples
 from tests.forked import ForkedProcess
 from tests.service.conftest import shared_server
 from tests.tansu import Broker, running_tansu

@@ -8,7 +8,7 @@ from dualstream.client import Client
 from dualstream.consume.reader import ReaderError
 from dualstream.consume.server import ModelServer
 from tests.consume.fakes import FakeLog, FakeReader
-from tests.consume.test_loop import A, consumer, row
+from tests.consume.support import A, consumer, row
 from tests.grouping import each
 from tests.service.conftest import shared_server
 

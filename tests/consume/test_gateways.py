@@ -8,7 +8,7 @@ import pytest
 from dualstream.client import Client
 from dualstream.consume.server import ModelServer
 from tests.consume.fakes import FakeLog, FakeReader
-from tests.consume.test_loop import A, Letters, consumer, row
+from tests.consume.support import A, Letters, consumer, row
 from tests.service.conftest import shared_server
 from tests.service.server.nginx import balancing
 

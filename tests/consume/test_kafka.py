@@ -15,7 +15,7 @@ from dualstream.consume.progress import KafkaProgress
 from dualstream.consume.reader import Bounds, Message, ReaderError
 from dualstream.consume.rows import RowLines
 from tests.consume.fakes import FakeServer, away
-from tests.consume.test_loop import Letters, numbers, row
+from tests.consume.support import Letters, numbers, row
 from tests.tansu import Broker, running_tansu
 
 # Tansu begins a group after half of the session timeout.

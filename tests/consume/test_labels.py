@@ -2,15 +2,13 @@
 
 import json
 import random
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from dualstream.consume.labels import Labels
 from dualstream.consume.loop import Consumer
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
-from tests.consume.test_loop import A, B, Letters, consumer, drained
-from tests.consume.test_predictions import features, predicting
+from tests.consume.support import A, B, Letters, Rows, consumer, drained, features, predicting
 from tests.grouping import each
 
 C = "kafka/views/0"
@@ -18,24 +16,6 @@ C = "kafka/views/0"
 
 def label(number: int, y: int | None = None) -> bytes:
     return json.dumps({"id": f"v{number}", "y": number % 2 if y is None else y, "at": 1}).encode()
-
-
-class Rows:
-    """The topic of the rows, as a log in memory."""
-
-    def __init__(self, cursors: Callable[[], dict[str, int]], log: FakeLog, *sources: str) -> None:
-        self._cursors, self._log, self._sources = cursors, log, sources
-        self.failures = 0
-
-    def ends(self):
-        if self.failures:
-            self.failures -= 1
-            raise OSError("the broker is away")
-        return {name: self._log.bounds(name).end for name in self._sources}
-
-    def is_read(self, ends):
-        cursors = self._cursors()
-        return all(cursors.get(name, 0) >= end for name, end in ends.items())
 
 
 def labelling(

@@ -8,52 +8,10 @@ import threading
 import pytest
 
 from dualstream.client import Refused
-from dualstream.consume.loop import Consumer
 from dualstream.consume.reader import Message, ReaderError
-from dualstream.consume.rows import RowLines
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
+from tests.consume.support import A, B, C, Letters, consumer, drained, numbers, row
 from tests.grouping import each
-
-A, B, C = "kafka/t/0", "kafka/t/1", "kafka/t/2"
-
-
-def row(number: int) -> bytes:
-    return json.dumps({"x": {"n": number}, "y": number % 2}).encode()
-
-
-def numbers(server: FakeServer) -> list[int]:
-    return [one["x"]["n"] for one in server.learned]
-
-
-class Letters:
-    """Dead letters in memory; the first `failures` writes fail."""
-
-    def __init__(self, failures: int = 0) -> None:
-        self.written = []
-        self.failures = failures
-
-    def write(self, letters) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("the disk is full")
-        self.written += [(one.message.source, one.message.offset, one.reason) for one in letters]
-
-
-def consumer(reader: FakeReader, server: FakeServer, **given) -> Consumer:
-    given = {"max_rows": 4, "max_bytes": 10_000, "max_wait_s": 0.0} | given
-    given.setdefault("dead", Letters())
-    lines = given.pop("lines", RowLines())
-    return Consumer(reader, server, lines, given.pop("dead"), **given)
-
-
-def drained(consumer: Consumer, reader: FakeReader, server: FakeServer, turns: int = 60) -> None:
-    """Run until the model's cursors are at the ends of the log."""
-    for _ in range(turns):
-        consumer.turn()
-        ends = {name: reader.log.bounds(name).end for name in reader.mine}
-        if all(server.cursors.get(name, 0) == end for name, end in ends.items()):
-            return
-    raise AssertionError(f"{server.cursors} {server.requests}")
 
 
 def test_each_partition_is_learned_once_in_its_order():

@@ -10,13 +10,8 @@ from dualstream.client import BadInput
 from dualstream.consume.counters import Counters, Partition
 from dualstream.consume.metrics import MetricsServer, exposition
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away
-from tests.consume.test_loop import A, consumer, row
+from tests.consume.support import A, consumer, row, samples
 from tests.prometheus import promtool
-
-
-def samples(text: str) -> dict[str, float]:
-    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, value in pairs}
 
 
 def test_the_text_is_valid_and_has_every_counter():

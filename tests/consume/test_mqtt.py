@@ -21,9 +21,7 @@ from dualstream.consume.reader import Message, ReaderError
 from dualstream.consume.rows import RowLines
 from dualstream.service.cli import app
 from tests.consume.fakes import FakeServer
-from tests.consume.test_loop import Letters, numbers, row
-from tests.consume.test_redis import until
-from tests.consume.test_redis_consume import started
+from tests.consume.support import Letters, numbers, row, started, until
 from tests.mosquitto import Mosquitto, environment, running_mosquitto, tool
 from tests.service.conftest import shared_server
 

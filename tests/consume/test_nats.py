@@ -16,8 +16,7 @@ from dualstream.consume.reader import ReaderError
 from dualstream.consume.rows import RowLines
 from dualstream.service.cli import app
 from tests.consume.fakes import FakeServer, away
-from tests.consume.test_loop import Letters, numbers, row
-from tests.consume.test_redis import until
+from tests.consume.support import Letters, numbers, row, until
 from tests.docs.documents import ROOT
 from tests.nats_server import NatsServer, running_nats
 from tests.service.conftest import shared_server

@@ -6,23 +6,10 @@ import random
 import pytest
 
 from dualstream.consume.fields import RowFields
-from dualstream.consume.loop import Consumer
-from dualstream.consume.predictions import Predictions
 from dualstream.consume.reader import ReaderError
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
-from tests.consume.test_loop import A, B, Letters, consumer, drained, numbers, row
+from tests.consume.support import A, B, Letters, drained, features, numbers, predicting, row
 from tests.grouping import each
-
-
-def features(number: int, **more) -> bytes:
-    return json.dumps({"x": {"n": number}, "id": f"v{number}"} | more).encode()
-
-
-def predicting(reader: FakeReader, server: FakeServer, topic: Topic, **given) -> Consumer:
-    said = given.pop("said", [])
-    one = consumer(reader, server, **given)
-    one._step = Predictions(server, topic, one.counters, said.append)
-    return one
 
 
 def test_rows_without_a_label_are_scored_and_the_others_are_learned():

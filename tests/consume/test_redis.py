@@ -1,7 +1,6 @@
 """The reader of Redis streams on a real Redis: cursors, trimmed and deleted entries, restarts."""
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from dualstream.consume.loop import Consumer
 from dualstream.consume.reader import Message, ReaderError
 from dualstream.consume.redis import RedisLetters, RedisReader, parse_stream
 from tests.consume.fakes import FakeServer, away
-from tests.consume.test_loop import Letters, numbers, row
+from tests.consume.support import Letters, numbers, row, until
 from tests.grouping import each
 from tests.redis_server import RedisServer, redis_or_skip
 
@@ -54,15 +53,6 @@ def add(client: Any, *given: int, ms: int | None = None) -> None:
 def consumer(reader: RedisReader, server: FakeServer, **given: Any) -> Consumer:
     given = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.02} | given
     return Consumer(reader, server, EntryLines(), given.pop("dead", Letters()), **given)
-
-
-def until(done: Callable[[], bool], *consumers: Consumer, seconds: float = 30.0) -> None:
-    """Let consumers run by turns until something is so."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        for one in consumers:
-            one.turn()
 
 
 def run(reader: RedisReader, server: FakeServer, **given: Any) -> Consumer:

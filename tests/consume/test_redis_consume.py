@@ -5,12 +5,10 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -21,9 +19,8 @@ from typer.testing import CliRunner
 from dualstream.client import Client
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
-from tests.consume.test_metrics import samples
+from tests.consume.support import samples, started
 from tests.docs.documents import ROOT
-from tests.forked import ForkedProcess
 from tests.service.conftest import shared_server
 
 __all__ = ["shared_server"]
@@ -59,18 +56,6 @@ def entry(number: int) -> dict[str, str]:
         return {"json": json.dumps(one)}
     fields = {f"x.{name}": str(value) for name, value in one["x"].items()}
     return fields | {"y": str(one["y"]), "id": one["id"]}
-
-
-@contextmanager
-def started(server, source: str, *flags: str) -> Iterator[ForkedProcess]:
-    """The command in a process of its own, which is killed if it has not ended."""
-    command = [sys.executable, "-m", "dualstream.service", "consume", source, "--model", "clicks"]
-    process = ForkedProcess([*command, "--url", server.url, *flags], stderr=subprocess.PIPE)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def refused(server, *arguments: str) -> tuple[int, str]:

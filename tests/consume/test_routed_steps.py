@@ -12,9 +12,7 @@ from dualstream.consume.loop import Consumer
 from dualstream.consume.predictions import Predictions
 from dualstream.consume.reader import Record
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
-from tests.consume.test_labels import Rows
-from tests.consume.test_loop import A, B, numbers
-from tests.consume.test_routes import Group, World as Routes
+from tests.consume.support import A, B, Group, Rows, World as Routes, numbers
 from tests.grouping import each
 
 C = "kafka/views/0"

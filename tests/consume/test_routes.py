@@ -7,68 +7,16 @@ from typing import Any
 import pytest
 
 from dualstream.client import BadInput, Refused
-from dualstream.consume.loop import Consumer
-from dualstream.consume.reader import Bounds, Message, ReaderError
-from dualstream.consume.routes import RoutedModels, check_route
+from dualstream.consume.reader import Message, ReaderError
+from dualstream.consume.routes import check_route
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
-from tests.consume.test_loop import A, B, Letters, consumer, numbers
+from tests.consume.support import A, B, World, numbers
 from tests.grouping import each
 
 
 def row(number: int, tenant: Any, y: Any = None) -> bytes:
     y = number % 2 if y is None else y
     return json.dumps({"x": {"n": number}, "y": y, "meta": {"tenant": tenant}}).encode()
-
-
-class Unknown(FakeServer):
-    def sources(self):
-        raise refused(404, "unknown-model")
-
-
-class Group:
-    """Committed offsets; the first `failures` commits fail. The log is from `first` to `end`."""
-
-    def __init__(self) -> None:
-        self.offsets: dict[str, int] = {}
-        self.first, self.end = 0, 1_000_000
-        self.failures = 0
-
-    def check_cursor(self, source: str, cursor: int) -> None:
-        if cursor > self.end:
-            raise ReaderError(f"{source}: the model's cursor is {cursor}, but the log ends")
-
-    def bounds(self, source: str) -> Bounds:
-        return Bounds(self.first, self.end, self.first)
-
-    def committed(self) -> dict[str, int]:
-        return dict(self.offsets)
-
-    def commit(self, source: str, offset: int) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("the broker is away")
-        self.offsets[source] = offset
-
-
-class World:
-    """Models of one server, and a group; `routed` makes the consumers."""
-
-    def __init__(self, *models: str) -> None:
-        self.models = {model: FakeServer() for model in models}
-        self.group, self.dead, self.unknown = Group(), Letters(), Unknown()
-        self.said = list[str]()
-
-    def routed(self, reader: FakeReader, route="value.meta.tenant", create=None, **given):
-        models = lambda model: self.models.get(model, self.unknown)  # noqa: E731
-        server = RoutedModels(route, models, self.group, create, self.said.append)
-        return consumer(reader, server, dead=self.dead, **given)
-
-    def drained(self, one: Consumer, reader: FakeReader, turns: int = 100) -> None:
-        for _ in range(turns):
-            one.turn()
-            if all(self.group.offsets.get(n) == reader.log.bounds(n).end for n in reader.mine):
-                return
-        raise AssertionError(self.group.offsets)
 
 
 def test_each_model_learns_its_rows_and_has_its_own_cursor():

@@ -16,8 +16,8 @@ from dualstream.service.journal.record import (
     make_key,
 )
 from tests.fuzz.store_targets import snapshots
-from tests.service.codecs.test_formats import stream_of
-from tests.service.codecs.test_line_formats import SCHEMAS
+from tests.service.codecs.line_strategies import SCHEMAS
+from tests.service.codecs.support import stream_of
 
 # For every model, with and without labels.
 _FIRST = [bytes((of,)) for of in (*range(len(SCHEMAS)), *range(128 + 1, 128 + 1 + len(SCHEMAS)))]

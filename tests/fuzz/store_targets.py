@@ -38,8 +38,8 @@ from dualstream.solvers import (
     resolve_spec,
 )
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_line_formats import SCHEMAS
-from tests.service.journal.test_record import assert_merged, assert_same, same_bits
+from tests.service.codecs.line_strategies import SCHEMAS
+from tests.service.journal.support import assert_merged, assert_same, same_bits
 
 SMALL = {"features": {"kind": "indexed", "dim": 3}}
 PAIR = [{"algorithm": "perceptron"}, {"algorithm": "ogd"}]

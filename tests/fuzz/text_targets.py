@@ -31,10 +31,10 @@ from dualstream.solvers import Batch
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.chunks import MARK
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_formats import ARROW, CSV, NDJSON, VW
-from tests.service.codecs.test_line_formats import SCHEMAS, assert_same, outcome
-from tests.solvers.rows.text.test_libsvm import assert_parsed_alike
-from tests.wire.test_chunking import cut_until, said
+from tests.service.codecs.line_strategies import SCHEMAS, assert_same, outcome
+from tests.service.codecs.support import ARROW, CSV, NDJSON, VW
+from tests.solvers.rows.text.plain_libsvm import assert_parsed_alike
+from tests.wire.support import cut_until, said
 
 JSON, LIBSVM = "application/json", "text/x-libsvm"
 REFUSALS = (400, 413, 415, 422)

@@ -62,3 +62,18 @@ def until_reason(client, text: str) -> dict:
             return answer.json()
         assert time.monotonic() < deadline, answer.text
         time.sleep(0.02)
+
+
+def scraped(client) -> dict[str, float]:
+    lines = [line for line in client.get("/metrics").text.splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+ROW = {"x": {"1": 1, "3": 0.5}, "y": 1}
+
+
+def learn_row(client, times: int = 1) -> int:
+    for _ in range(times):
+        answer = client.post("/models/m/learn", json=ROW)
+        assert answer.status_code == 200, answer.text
+    return answer.json()["seq"]

@@ -1,5 +1,6 @@
 """The first seed that finds each planted fault; without the fault, none of them finds anything."""
 
+SCHEDULES = 10_000
 FIRST = {
     "forgotten nonce taken for a new one": 47,
     "no nonce on retry": 3,

@@ -12,8 +12,7 @@ import pytest
 
 from tests.simulation.bugs import BUGS
 from tests.simulation.hunt import SEEDS, results, written
-from tests.simulation.seeds import FIRST
-from tests.simulation.test_simulation import SEEDS as SCHEDULES
+from tests.simulation.seeds import FIRST, SCHEDULES
 from tests.simulation.world import play
 
 

@@ -17,14 +17,13 @@ from statistics import median
 import pytest
 
 from tests.simulation.faults import Fault
-from tests.simulation.seeds import FIRST
+from tests.simulation.seeds import FIRST, SCHEDULES
 from tests.simulation.world import Result, play
 
-SEEDS = 10_000
 IS_FULL = "DUALSTREAM_CHAOS_ROUNDS" in os.environ
 FOUND = (2581, 4107)
 """Seeds beyond the sample that have found faults of the service."""
-PLAYED = range(SEEDS) if IS_FULL else sorted({*range(SEEDS // 40), *FIRST.values(), *FOUND})
+PLAYED = range(SCHEDULES) if IS_FULL else sorted({*range(SCHEDULES // 40), *FIRST.values(), *FOUND})
 CASES = 20
 STEPS, SHARE = 30, 0.05
 

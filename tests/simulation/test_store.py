@@ -7,9 +7,17 @@ import pytest
 
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Appended, AppendRequest, LogPosition, NotHeld, Part
-from tests.service.journal.groups import GIVEN, SPEC, keyed, places, rows
-from tests.service.journal.test_pending_rows import key, label, waits
-from tests.service.journal.test_stores_agree import some_group
+from tests.service.journal.groups import (
+    GIVEN,
+    SPEC,
+    keyed,
+    label_key,
+    late_label,
+    pending_row,
+    places,
+    rows,
+    some_group,
+)
 from tests.simulation.log import Log
 from tests.simulation.store import Store
 
@@ -112,13 +120,13 @@ def test_snapshots_may_outlive_the_entries_that_they_stand_on():
 
 def test_a_lost_label_leaves_its_row_waiting():
     store, log = made()
-    store.remember("m", log.incarnation, [waits("a"), waits("b", b"other")])
-    append(store, log, label("a"), nonce=1)
-    append(store, log, label("a"), label("b"), nonce=2)
-    assert store.remembered("m", log.incarnation, [key("a"), key("b")]) == [None, None]
+    store.remember("m", log.incarnation, [pending_row("a"), pending_row("b", b"other")])
+    append(store, log, late_label("a"), nonce=1)
+    append(store, log, late_label("a"), late_label("b"), nonce=2)
+    assert store.remembered("m", log.incarnation, [label_key("a"), label_key("b")]) == [None, None]
     assert store.awaiting_labels() == []
     log.lose(1, now=0, with_snapshots=True)
-    found = store.remembered("m", log.incarnation, [key("a"), key("b")])
+    found = store.remembered("m", log.incarnation, [label_key("a"), label_key("b")])
     assert [row and row.body for row in found] == [None, b"other"]
     log.lose(1, now=0, with_snapshots=True)
     assert [got.rows for got in store.awaiting_labels()] == [2]
@@ -129,16 +137,16 @@ def test_rows_expire_by_the_clock_unless_they_have_a_default_label():
     store = Store(clock=lambda: now[0], remember_s=1.0)
     record, _ = store.create("m", SPEC, GIVEN)
     given = "m", record.incarnation
-    store.remember(*given, [waits("a"), waits("b", default=b"1", wait_s=0.5)])
+    store.remember(*given, [pending_row("a"), pending_row("b", default=b"1", wait_s=0.5)])
 
     def found() -> list[bytes | None]:
-        rows = store.remembered(*given, [key("a"), key("b")])
+        rows = store.remembered(*given, [label_key("a"), label_key("b")])
         return [row and row.body for row in rows]
 
     assert found() == [b"row", b"row"] and not store.awaiting_labels()[0].is_due
     now[0] = 0.6
     due = store.overdue(*given)
-    assert ([row.key for row in due.rows], due.expired) == ([key("b")], 0)
+    assert ([row.key for row in due.rows], due.expired) == ([label_key("b")], 0)
     now[0] = 1.0
     assert found() == [b"", b"row"]
     assert [store.overdue(*given).expired for _ in range(2)] == [1, 0]
@@ -146,5 +154,5 @@ def test_rows_expire_by_the_clock_unless_they_have_a_default_label():
     now[0] = 2.5
     store.overdue(*given)
     assert found() == [None, b"row"]
-    append(store, store.log(*given), label("b"))
+    append(store, store.log(*given), late_label("b"))
     assert store.awaiting_labels() == []

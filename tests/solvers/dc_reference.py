@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 
+from tests.solvers.specs import DIM
+
 
 def surrogate(kind, p, w, x, y):
     """f, r - z as functions of a point; None for both if the round takes no step."""
@@ -95,3 +97,12 @@ def margin_step(spec, w, x, y, c, k):
         return w, k
     v = w + c * spec["C"] / math.sqrt((spec["p"] - 1.0) * k) * y * x / d
     return v / max(1.0, np.linalg.norm(v)), k + share
+
+
+def dense(batch, intercept):
+    rows = np.zeros((len(batch), DIM + 1))
+    for i in range(len(batch)):
+        entries = slice(batch.indptr[i], batch.indptr[i + 1])
+        rows[i, batch.indices[entries]] = batch.values[entries]
+    rows[:, -1] = intercept
+    return rows

@@ -26,6 +26,7 @@ from dualstream.solvers.spec.algorithms import ALGORITHMS
 from tests.grouping import each
 from tests.shared_state import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
+from tests.solvers.support import content, relabelled, rescaled
 
 N = 40 if DISABLED else 240
 MANY = 1_000 if DISABLED else 20_000
@@ -46,32 +47,10 @@ def learned(spec, *batches):
     return learner
 
 
-def content(learner, *, counts=True):
-    """A learner's state as bytes; optionally without its counts of rows of weight 0."""
-    state = learner.state()
-    if not counts:
-        state = {name: a for name, a in state.items() if name.split(".")[-1] != "samples"}
-    return dump(state, {})
-
-
 def pieces(batch, seed):
     """The batch, split at random indices, with some empty pieces."""
     cuts = np.sort(np.random.default_rng(seed).integers(0, len(batch) + 1, 9)).tolist()
     return [batch[a:b] for a, b in zip([0, *cuts], [*cuts, len(batch)], strict=True)]
-
-
-def rescaled(batch, rows, factor):
-    """The same batch with some rows `factor` times as long, clipped to 1e100."""
-    values = batch.values.copy()
-    for row in rows:
-        entries = slice(batch.indptr[row], batch.indptr[row + 1])
-        values[entries] = np.clip(values[entries] * factor, -1e100, 1e100)
-    return Batch(batch.indptr, batch.indices, values, batch.labels, batch.weights, batch.dim)
-
-
-def relabelled(batch, labels, weights=None):
-    weights = batch.weights if weights is None else weights
-    return Batch(batch.indptr, batch.indices, batch.values, labels, weights, batch.dim)
 
 
 @of_all

@@ -15,7 +15,7 @@ from dualstream.solvers import make_learner, resolve_spec
 from dualstream.solvers.jit import DISABLED
 from load_tests.streams import data
 from load_tests.streams.data import FILES
-from tests.solvers.portfolio.test_weighting import assert_bounded, regret_terms
+from tests.solvers.portfolio.support import assert_bounded, regret_terms
 
 STREAMS = json.loads((Path(__file__).parent.parent / "golden" / "streams.json").read_text())
 FOLDER = os.environ.get("DUALSTREAM_DATA")

@@ -1,6 +1,5 @@
 """Long bodies are cut at the ends of rows, wherever and however their bytes arrive."""
 
-import asyncio
 import random
 import struct
 import tracemalloc
@@ -11,13 +10,13 @@ from hypothesis import given, strategies as st
 from dualstream.service.codecs import RowSchema, as_batch, parse_body, parse_chunk
 from dualstream.service.codecs.csv import RecordReader
 from dualstream.solvers import resolve_spec
-from dualstream.solvers.rows.text import count_lines
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.chunking.chunks import CHUNKERS, MARK, chunks_of
+from dualstream.wire.chunking.chunks import CHUNKERS, MARK
 from dualstream.wire.chunking.csv_records import RecordChunker, record_end
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
+from tests.wire.support import cut, cut_until, said
 
 ROW_SCHEMA = RowSchema(resolve_spec({"features": {"kind": "hashed", "bits": 10}}))
 NDJSON, CSV = "application/x-ndjson", "text/csv"
@@ -32,41 +31,6 @@ TOKENS = {
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 32)
-
-
-def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chunk]:
-    found: list[chunks.Chunk] = []
-    _cut_into(found, kind, pieces, longest)
-    return found
-
-
-def cut_until(
-    kind: str, pieces: list[bytes], longest: int = 1000
-) -> tuple[list[chunks.Chunk], bool]:
-    """The chunks, and whether they are all there are: else those before a refusal."""
-    found: list[chunks.Chunk] = []
-    try:
-        _cut_into(found, kind, pieces, longest)
-    except Problem as problem:
-        assert problem.status in (400, 413), problem
-        return found, False
-    return found, True
-
-
-def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest: int) -> None:
-    async def take() -> None:
-        async def arriving():
-            for piece in pieces:
-                yield piece
-
-        async for chunk in chunks_of(arriving(), CHUNKERS[kind](), longest, count_lines):
-            found.append(chunk)
-
-    asyncio.run(take())
-
-
-def said(parsed) -> tuple[int, list[tuple[int, str, str, int]]]:
-    return parsed.count, [(e.index, e.pointer, e.reason, e.line) for e in parsed.errors]
 
 
 @given(st.sampled_from([NDJSON, CSV]), st.integers(0, 2**32), st.booleans())

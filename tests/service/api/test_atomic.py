@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.service.replica.group_commit import Group, is_repeatable
 from dualstream.service.replica.requests import Request
-from tests.service.api.test_exactly_once import learn, sample
+from tests.service.api.support import learn, sample
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.support import bits, loaded, replica_of
 

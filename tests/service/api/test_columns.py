@@ -9,16 +9,8 @@ import pytest
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
-from tests.service.codecs.test_flat_rows import (
-    ARROW,
-    CSV,
-    NDJSON,
-    SPEC,
-    as_arrow,
-    as_csv,
-    generated,
-    written,
-)
+from tests.service.codecs.flat_tables import SPEC, as_arrow, as_csv, generated, written
+from tests.service.codecs.support import ARROW, CSV, NDJSON
 from tests.service.conftest import assert_problem
 
 LINEAR = SPEC | {"algorithm": "sgd", "scaling": "balanced"}

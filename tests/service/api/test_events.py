@@ -1,58 +1,15 @@
 """Progress as server-sent events: what changes is shown, and listening holds nothing."""
 
-import asyncio
-import json
-import queue
-
 import httpx
 import pytest
 
 from dualstream.service.api import events
 from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.service.api.support import Listener
 from tests.service.conftest import SPEC, assert_problem
 from tests.support import until
 
 GOOD = {"x": {"1": 1}, "y": 1}
-
-
-class Listener:
-    """One who reads the events of an application in this process, as they are sent."""
-
-    def __init__(self, client, model: str = "m", query: str = "every_ms=100", last: str = ""):
-        self.said: queue.Queue[dict] = queue.Queue()
-        self._client = client
-        self._left = client.portal.call(self._make_event)
-        headers = [(b"last-event-id", last.encode())] if last else []
-        scope = {"type": "http", "method": "GET", "path": f"/models/{model}/events"}
-        scope |= {"query_string": query.encode(), "headers": headers}
-        self.ending = client.portal.start_task_soon(client.app, scope, self._receive, self._send)
-
-    async def _make_event(self) -> asyncio.Event:
-        return asyncio.Event()
-
-    async def _receive(self) -> dict:
-        await self._left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict) -> None:
-        self.said.put(message)
-
-    def status(self) -> int:
-        return self.said.get(timeout=30)["status"]
-
-    def hear(self) -> tuple[str, str, dict]:
-        """Kind, id and data of the next event; comments are passed over."""
-        while (said := self.said.get(timeout=30)["body"]).startswith(b":"):
-            pass
-        fields = dict(line.split(": ", 1) for line in said.decode().strip().split("\n"))
-        return fields["event"], fields.get("id", ""), json.loads(fields["data"])
-
-    def leave(self) -> None:
-        self._client.portal.call(self._leave)
-        self.ending.result(timeout=30)
-
-    async def _leave(self) -> None:
-        self._left.set()
 
 
 @pytest.fixture

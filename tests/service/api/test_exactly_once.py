@@ -13,6 +13,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from tests.history import Acknowledged, check_history
+from tests.service.api.support import learn, sample
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.support import bits, loaded, replica_of
@@ -23,22 +24,6 @@ SPECS = {
     "multiclass": SPEC | {"task": "multiclass"},
     "hashed": SPEC | {"features": {"kind": "hashed", "bits": 10}},
 }
-LABELS = {"binary": [1, 0], "regression": [0.5, -2], "multiclass": ["a", "b"], "hashed": [1, 0]}
-
-
-def sample(number: int, id_: object = None, task: str = "binary") -> dict:
-    name = f"f{number % 7}" if task == "hashed" else str(1 + number % 5)
-    made = {"x": {name: 1 + number % 3}, "y": LABELS[task][number % 2]}
-    return made if id_ is None else made | {"id": id_}
-
-
-def learn(client, *samples: dict, key: str | None = None, query: str = "?scores=true", status=200):
-    headers = {} if key is None else {"idempotency-key": key}
-    answer = client.post(
-        f"/models/m/learn{query}", json={"samples": list(samples)}, headers=headers
-    )
-    assert answer.status_code == status, answer.text
-    return answer
 
 
 @pytest.fixture

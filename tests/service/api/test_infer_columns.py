@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from dualstream.service.api.infer_columns import MAX_BYTES, MAX_COLUMNS
 from dualstream.service.cli import app
-from tests.service.codecs.test_flat_rows import ARROW, CSV, NDJSON, as_arrow, as_csv, generated
+from tests.service.codecs.flat_tables import as_arrow, as_csv, generated
+from tests.service.codecs.support import ARROW, CSV, NDJSON
 from tests.service.conftest import assert_problem
 
 TSV = "text/tab-separated-values"

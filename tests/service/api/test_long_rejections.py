@@ -15,7 +15,7 @@ from dualstream.wire.problems import (
     quoted,
     shortened,
 )
-from tests.service.codecs.test_formats import ARROW, CSV, HASHED, INDEXED, stream_of
+from tests.service.codecs.support import ARROW, CSV, HASHED, INDEXED, stream_of
 from tests.service.conftest import SPEC
 
 MAX_BYTES = 16_384

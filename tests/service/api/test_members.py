@@ -4,22 +4,14 @@ import asyncio
 import re
 import threading
 
-import numpy as np
 import pytest
 
 from dualstream.service.api.members import EXAMPLE_MEMBER
 from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from dualstream.service.metrics import model_series as of_members
 from dualstream.service.models.model import Model
+from tests.service.api.members_support import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.conftest import SPEC, assert_problem
-
-FEATURES = {"kind": "indexed", "dim": 5}
-MEMBERS = [
-    {"name": "dual", "algorithm": "dual_ascent", "rho": 0.01},
-    {"name": "steps", "algorithm": "sgd"},
-]
-PAIR = {"algorithm": "portfolio", "features": FEATURES, "members": MEMBERS, "retain": 50}
-SPARSE = {"name": "sparse", "algorithm": "rda"}
 
 
 @pytest.fixture
@@ -29,18 +21,6 @@ def pair(serve, store):
     assert client.put("/models/m", json=PAIR).status_code == 201
     learn(client, 60)
     return client
-
-
-def learn(client, rows: int, seed: int = 1):
-    x = np.random.default_rng(seed).standard_normal((rows, 5))
-    body = {"x": x.tolist(), "y": [int(row[0] + row[1] > 0) for row in x]}
-    answer = client.post("/models/m/learn", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def names(client) -> list[str]:
-    return [member["name"] for member in client.get("/models/m/members").json()["members"]]
 
 
 def seq(client) -> int:

@@ -16,18 +16,26 @@ from dualstream.service.jobs import refit as refits, refit_status as refit_board
 from dualstream.service.jobs.refit import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
-from dualstream.service.journal.record import Control, decode
+from dualstream.service.journal.record import Control
 from dualstream.service.models.deps import NICENESS, SolverThread
 from dualstream.service.models.replay import replay
 from dualstream.service.replica.controls import apply_to
-from dualstream.service.replica.point_in_time import kept_from
 from dualstream.solvers.offline import semiparametric
 from dualstream.solvers.refit import weights_problem, window_problem
+from tests.service.api.refits_support import (
+    DIM,
+    begin,
+    controls,
+    finished,
+    is_computing,
+    learn,
+    samples,
+    until,
+)
 from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.support import bits, loaded, replica_of
 
-DIM = 8
 SPEC: dict[str, Any] = {
     "algorithm": "dual_ascent",
     "loss": "hinge",
@@ -43,69 +51,6 @@ NEVER = {"tol": 1e-12, "max_epochs": 1_000_000}
 @pytest.fixture(autouse=True)
 def beats_fast(monkeypatch):
     monkeypatch.setattr(refits, "HEARTBEAT_S", 0.02)
-
-
-def samples(first: int, last: int) -> dict[str, Any]:
-    x = np.random.default_rng(5).standard_normal((last, DIM))
-    y = (x[:, 0] + 0.7 * np.random.default_rng(6).standard_normal(last) > 0).astype(int)
-    return {
-        "x": x[first:].tolist(),
-        "y": y[first:].tolist(),
-        "ids": [f"row/{i}" for i in range(first, last)],
-    }
-
-
-def learn(client, first: int, last: int) -> dict[str, Any]:
-    answer = client.post("/models/m/learn", json=samples(first, last))
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def begin(client, **asked: Any) -> dict[str, Any]:
-    answer = client.post("/models/m/refit", json=asked)
-    assert answer.status_code == 202, answer.text
-    got = answer.json()
-    assert answer.headers["location"] == f"/models/m/refits/{got['job']}"
-    return got
-
-
-def until(client, job: str, *statuses: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 30
-    while True:
-        answer = client.get(f"/models/m/refits/{job}")
-        got = answer.json()
-        if answer.status_code == 200 and got["status"] in statuses:
-            return got
-        # 503 while the model is loaded anew, as the journal was trimmed behind a clean-up.
-        is_going_on = answer.status_code == 503 or got["status"] in refit_board.UNDER_WAY
-        assert time.monotonic() < deadline and is_going_on, got
-        time.sleep(0.005)
-
-
-def finished(client, job: str) -> dict[str, Any]:
-    return until(client, job, "done", "refused", "superseded", "cancelled", "failed", "lost")
-
-
-def is_computing(client) -> bool:
-    registry = client.app._registry
-    return registry.deps.refit_thread.turn.locked() or any(
-        model.job(Refits).is_busy for model in registry
-    )
-
-
-def controls(store: str) -> list[Control]:
-    async def read() -> list[Control]:
-        journal = await open_journal(store)
-        try:
-            record = await journal.get("m")
-            after = await kept_from(journal, record) - 1
-            entries = await journal.read("m", record.incarnation, after)
-        finally:
-            await journal.close()
-        blocks = (block for entry in entries for _, block in decode(entry.body))
-        return [block for block in blocks if isinstance(block, Control)]
-
-    return asyncio.run(read())
 
 
 def test_a_refit_is_the_same_for_all_and_can_be_taken_back(serve, store):

@@ -1,50 +1,13 @@
 """A control repeated under its Idempotency-Key has its first answer again, a refusal too."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
-from dualstream.service.models.model import Model
-from dualstream.service.replica.requests import ControlRequest
-from tests.service.api.test_guard import GUARDED, learn, paused, samples, view
-from tests.service.api.test_members import PAIR
+from tests.service.api.guard_support import GUARDED, learn, paused, samples, view
+from tests.service.api.members_support import PAIR
+from tests.service.api.support import KEY, assert_again
 from tests.service.conftest import assert_problem
 from tests.service.replica.snapshot_damage import SPEC
-
-KEY = {"idempotency-key": "once"}
-
-
-@pytest.fixture
-def overtaken(monkeypatch):
-    """The next control comes behind what another worker does: it is refused where it stands."""
-    true = Model.submit
-
-    def by(action: Callable[[], Any]) -> None:
-        left = [action]
-
-        async def late(self: Model, request: Any) -> Any:
-            if isinstance(request, ControlRequest) and left:
-                done = await asyncio.to_thread(left.pop())
-                assert done.status_code in (200, 202), done.text
-            return await true(self, request)
-
-        monkeypatch.setattr(Model, "submit", late)
-
-    return by
-
-
-def assert_again(first: Any, send: Callable[[Any], Any], *clients: Any) -> None:
-    """Every worker answers as it was answered at first."""
-    assert "idempotency-replayed" not in first.headers
-    for client in clients:
-        again = send(client)
-        own = {"request_id": ""}  # of each request
-        assert again.status_code == first.status_code
-        assert again.json() | own == first.json() | own
-        assert again.headers["idempotency-replayed"] == "true"
 
 
 def test_a_refused_resumption_is_refused_again(serve, store, overtaken):

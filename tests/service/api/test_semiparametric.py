@@ -12,7 +12,7 @@ import pytest
 from dualstream.service.jobs import refit as refits
 from dualstream.service.models.replay import replay
 from load_tests import milan
-from tests.service.api.test_refits import begin, controls, finished
+from tests.service.api.refits_support import begin, controls, finished
 from tests.service.conftest import assert_problem
 from tests.service.support import bits, loaded, replica_of
 

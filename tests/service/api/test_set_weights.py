@@ -16,12 +16,10 @@ from dualstream.service.archive.dump import run_dump
 from dualstream.service.archive.restore import run_restore
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.models.replay import replay
-from tests.service.api.test_guard import GUARDED, learn, paused, samples, view
-from tests.service.api.test_repeated_controls import KEY, assert_again, overtaken
+from tests.service.api.guard_support import GUARDED, learn, paused, samples, view
+from tests.service.api.support import KEY, assert_again
 from tests.service.conftest import assert_problem
 from tests.service.support import bits, loaded, replica_of
-
-__all__ = ["overtaken"]
 
 INDEXED = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 5}}
 NUMBERED = {"weights": {"1": 0.5, "4": -2.0}, "intercept": 0.25, "rows": 100}

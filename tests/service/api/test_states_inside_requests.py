@@ -9,7 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from dualstream.service.replica.point_in_time import state_at
-from tests.service.codecs.test_flat_rows import ARROW, CSV, NDJSON, written
+from tests.service.codecs.flat_tables import written
+from tests.service.codecs.support import ARROW, CSV, NDJSON
 from tests.service.replica.snapshot_damage import Kept, run
 
 HASHED = {"features": {"kind": "hashed", "bits": 20}}

@@ -3,15 +3,11 @@
 import asyncio
 import sqlite3
 import time
-import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dualstream.service.codecs import ListedRows
-from dualstream.service.features import FEATURES
-from dualstream.service.features.feature import jobs_of
 from dualstream.service.jobs import unlearn_cleanup as clean_up
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
@@ -25,31 +21,21 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.metrics import Telemetry
-from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, take_version
-from dualstream.service.replica.requests import ControlRequest, Request
-from dualstream.service.settings import Settings
+from dualstream.service.replica.requests import ControlRequest
 from dualstream.wire.problems import Problem
+from tests.service.api.unlearning_support import (
+    SPEC,
+    learn,
+    of_five,
+    registry_on,
+    sample,
+    unlearning,
+)
 from tests.service.conftest import assert_problem
 from tests.service.journal.leftovers import is_in, kept_bytes
-from tests.service.replica.test_retained_ids import unlearning
 from tests.service.support import bits, lose_last_entry, replica_of
-
-DIM = 60
-SPEC = {
-    "algorithm": "dual_ascent",
-    "loss": "hinge",
-    "window": "exponential",
-    "features": {"kind": "indexed", "dim": DIM},
-    "retain": 20,
-}
-
-
-def sample(id_: str) -> dict[str, Any]:
-    x = np.random.default_rng(zlib.crc32(id_.encode())).standard_normal(DIM)
-    return {"x": x.tolist(), "y": int(x[0] > 0), "id": id_}
 
 
 def mark(id_: str) -> bytes:
@@ -342,24 +328,6 @@ class Dying:
             return await method(*given, **more)
 
         return step
-
-
-def registry_on(journal: Any) -> ModelRegistry:
-    return ModelRegistry(journal, Settings(), Telemetry(), jobs_of(FEATURES))
-
-
-async def of_five(registry: ModelRegistry, **more: Any) -> Model:
-    """A model of five samples."""
-    model, _ = await registry.create("m", SPEC | more)
-    for i in range(5):
-        await learn(model, str(i))
-    return model
-
-
-async def learn(model: Model, id_: str) -> None:
-    given, ids = sample(id_), {0: id_}
-    rows = ListedRows([0, DIM], [*range(DIM)], given["x"], [given["y"]], [1.0], DIM, ids=ids)
-    await model.submit(Request.of(rows, None, None))
 
 
 async def prepared(store: str, journal: Any) -> ModelRegistry:

@@ -13,6 +13,7 @@ from dualstream.service.models.registry import canonical
 from dualstream.solvers import resolve_spec
 from dualstream.wire.chunking import chunks
 from tests.history import Acknowledged, check_history
+from tests.service.api.support import values_of
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.support import bits, loaded, replica_of
 
@@ -67,10 +68,6 @@ def state_of(client, model: str) -> dict[str, bytes]:
     """What was learned, without the answers that were given."""
     found = bits(replica_of(client, model)).items()
     return {name: array for name, array in found if not name.startswith("answers.")}
-
-
-def values_of(rows) -> list[float]:
-    return [float(rows.values[start]) for start in rows.indptr[:-1]]
 
 
 def check_rows(store: str, expected: list[int]) -> None:

@@ -14,7 +14,7 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from tests.history import Acknowledged, check_history
-from tests.service.api.test_uploads import values_of
+from tests.service.api.support import values_of
 
 SPEC = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 4}}
 ROWS = 30_000

@@ -14,34 +14,12 @@ from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.point_in_time import state_at
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import Captured
+from tests.service.api.versions_support import back, learn, settled, take
 from tests.service.conftest import assert_problem
 from tests.service.replica.snapshot_damage import SPEC, Kept, bits, run, spoil
 
 HASHED = {"algorithm": "perceptron", "features": {"kind": "hashed", "bits": 10}}
 ROW = {"x": [1, -2, 0.5, 0, 3]}
-
-
-def learn(client: TestClient, first: int, last: int, **more: Any) -> dict:
-    """Rows first .. last - 1 of an endless stream."""
-    samples = []
-    for n in range(first, last):
-        x = [((n * k * 7919) % 101 - 50) / 50 for k in range(1, 6)]
-        samples.append({"x": x, "y": int(x[0] + x[1] > 0)} | more.get("each", {}))
-    headers = {"idempotency-key": more["key"]} if "key" in more else {}
-    answer = client.post("/models/m/learn", json={"samples": samples}, headers=headers)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def take(client: TestClient, **given: Any) -> dict:
-    answer = client.post("/models/m/versions", json=given)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
-
-
-def back(client: TestClient, key: str | None = None, **to: Any) -> Any:
-    headers = {} if key is None else {"idempotency-key": key}
-    return client.post("/models/m/rollback", json=to, headers=headers)
 
 
 def state_of(client: TestClient) -> dict:
@@ -151,14 +129,6 @@ def test_rollback_to_a_seq_finds_the_state_of_that_moment(serve, store):
         got = assert_problem(back(client, seq=seq), 410, "not-kept")
         assert (got["first"], got["last"]) == (42, end) and why in got["detail"]
     assert_everywhere(store, client)
-
-
-def settled(client: TestClient) -> None:
-    """No snapshot is being written."""
-    deadline = time.monotonic() + 20
-    while client.app._registry.cached("m").snapshots.is_writing:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_exactly_once_holds_across_a_rollback(serve, store):

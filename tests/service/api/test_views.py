@@ -10,8 +10,8 @@ import pytest
 
 from dualstream.service.replica import views
 from dualstream.solvers import member_learner
-from tests.service.api.test_events import Listener
-from tests.service.metrics.test_metrics import scraped
+from tests.service.api.support import Listener
+from tests.service.support import scraped
 from tests.solvers.specs import DIM, SPECS
 
 WIDEST = 2_147_483_646

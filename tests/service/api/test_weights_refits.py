@@ -17,7 +17,7 @@ from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.group_commit import Appending, Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
-from tests.service.api.test_refits import (
+from tests.service.api.refits_support import (
     DIM,
     begin,
     controls,

@@ -13,8 +13,9 @@ import dualstream
 from dualstream.client import Client, Source
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
-from tests.service.api.test_guard import GUARDED, samples
-from tests.service.cli.test_commands import SPEC
+from tests.service.api.guard_support import GUARDED, samples
+
+SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
 
 ROWS = [({"1": 1.0, "2": float(k % 3)}, k % 2) for k in range(40)]
 WINDOW = {"window": {"kind": "sliding", "length": 30}, "average": None}

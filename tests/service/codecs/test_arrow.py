@@ -19,7 +19,8 @@ from dualstream.service.codecs.table_columns import columns_of
 from dualstream.solvers import hash_names
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
-from tests.service.codecs.test_formats import (
+from tests.service.codecs.line_strategies import SCHEMAS, labels_of, outcome
+from tests.service.codecs.support import (
     ARROW,
     CSV,
     HASHED,
@@ -29,7 +30,6 @@ from tests.service.codecs.test_formats import (
     schema_of,
     stream_of,
 )
-from tests.service.codecs.test_line_formats import SCHEMAS, labels_of, outcome
 from tests.service.conftest import assert_problem
 
 floats = st.floats(allow_nan=True) | st.sampled_from([0.0, -0.0, 1.0, 1e100, 2e100, 0.1])

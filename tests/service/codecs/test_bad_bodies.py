@@ -17,7 +17,7 @@ from dualstream.service.codecs.table_columns import MAX_COLUMNS
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows.text import MAX_ROW_NAMES
 from dualstream.wire.problems import Problem
-from tests.service.codecs.test_formats import (
+from tests.service.codecs.support import (
     ARROW,
     CSV,
     HASHED,
@@ -29,7 +29,7 @@ from tests.service.codecs.test_formats import (
     stream_of,
 )
 from tests.service.conftest import assert_problem
-from tests.wire.test_chunking import cut
+from tests.wire.support import cut
 
 JSON, LIBSVM = "application/json", "text/x-libsvm"
 WIDE = INDEXED | {"features": {"kind": "indexed", "dim": 2**31 - 2}}

@@ -1,39 +1,26 @@
 """Every format of learn and predict: the same rows give the same bits, bad rows are named."""
 
-import io
 import json
 
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from dualstream.service.codecs import RowSchema, as_batch, parse_body
+from dualstream.service.codecs import parse_body
 from dualstream.service.codecs.row_schema import LONGEST_NAME
-from dualstream.service.replica.feature_names import FeatureNames
-from dualstream.solvers import resolve_spec
+from tests.service.codecs.support import (
+    ARROW,
+    CSV,
+    HASHED,
+    INDEXED,
+    NDJSON,
+    VW,
+    bits,
+    learn,
+    schema_of,
+    stream_of,
+)
 from tests.service.conftest import assert_problem
-
-NDJSON = "application/x-ndjson"
-INDEXED = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 5}}
-HASHED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
-
-
-def schema_of(spec: dict) -> RowSchema:
-    return RowSchema(resolve_spec(spec))
-
-
-def bits(parsed) -> dict:
-    """All that a model sees of the rows, and of the names that ride along."""
-    batch = as_batch([parsed.rows])
-    names = FeatureNames()
-    names.keep(parsed.names)
-    got = {name: column.tobytes() for name, column in names.state().items()}
-    columns = ("indptr", "indices", "values", "labels", "weights")
-    return got | {name: getattr(batch, name).tobytes() for name in columns} | {"c": batch.classes}
-
-
-def learn(client, body: str | bytes, media: str, path: str = "/models/m/learn"):
-    return client.post(path, content=body, headers={"content-type": media})
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -118,7 +105,6 @@ def test_bad_lines_come_back_beside_what_was_learned(client):
     assert len(got["scores"]) == 2
 
 
-CSV, VW, ARROW = "text/csv", "text/x-vw", "application/vnd.apache.arrow.stream"
 # Weight, label and features of each row; numbers that are read in several ways.
 NAMED_ROWS = [
     (1.0, 1, {"age": 39.0, "city": "Oslo", "member": True, "price": 0.1}),
@@ -165,14 +151,6 @@ def in_token(name: str, value) -> str:
     if isinstance(value, str):
         return f"{name}={value}"
     return f"{name}:{float(value)!r}"
-
-
-def stream_of(*tables: pa.Table, **options) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, tables[0].schema, **options) as writer:
-        for table in tables:
-            writer.write_table(table)
-    return sink.getvalue()
 
 
 def in_arrow(rows) -> bytes:

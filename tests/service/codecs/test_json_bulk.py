@@ -12,8 +12,7 @@ from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.wire.problems import Problem
 from tests.fuzzing import examples
-from tests.service.codecs.test_formats import HASHED, INDEXED, bits
-from tests.service.codecs.test_line_formats import (
+from tests.service.codecs.line_strategies import (
     SCHEMAS,
     encoded,
     flags,
@@ -27,6 +26,7 @@ from tests.service.codecs.test_line_formats import (
     strange_samples,
     values,
 )
+from tests.service.codecs.support import HASHED, INDEXED, bits
 
 MANY = examples(120)
 

@@ -13,6 +13,7 @@ import uvicorn
 
 from dualstream.service.http.body_protocol import LONG_BODY_BYTES, protocol_of
 from dualstream.service.http.connection_limits import Connections, Limits
+from tests.service.http.support import request
 
 
 async def digests(scope, receive, send):
@@ -43,17 +44,6 @@ def port() -> Iterator[int]:
     yield listening.getsockname()[1]
     server.should_exit = True
     thread.join()
-
-
-def request(path: str, body: bytes, is_chunked: bool = False) -> bytes:
-    if not is_chunked:
-        return b"POST %b HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (
-            path.encode(),
-            len(body),
-            body,
-        )
-    head = b"POST %b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" % path.encode()
-    return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
 def test_pipelined_bodies_arrive_as_they_were_sent(port):

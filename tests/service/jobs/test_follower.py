@@ -12,17 +12,8 @@ from dualstream.service.jobs.follower import Follower
 from dualstream.service.models import registry as registry_module
 from dualstream.service.models.lag import Lag
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.support import bits, loaded, replica_of
+from tests.service.support import ROW, bits, learn_row, loaded, replica_of
 from tests.support import PATIENCE_S, until
-
-ROW = {"x": {"1": 1, "3": 0.5}, "y": 1}
-
-
-def learn(client, times: int = 1) -> int:
-    for _ in range(times):
-        answer = client.post("/models/m/learn", json=ROW)
-        assert answer.status_code == 200, answer.text
-    return answer.json()["seq"]
 
 
 @pytest.fixture
@@ -37,7 +28,7 @@ def pair(serve, store):
 def test_a_worker_that_only_predicts_follows(pair, store):
     one, other = pair
     for _ in range(3):
-        seq = learn(one, 5)
+        seq = learn_row(one, 5)
         until(lambda seq=seq: other.get("/models/m/predict?x=1:1").json()["seq"] == seq)
     assert bits(replica_of(other)) == bits(replica_of(one)) == bits(loaded(store))
 
@@ -46,7 +37,7 @@ def test_a_worker_that_only_predicts_follows(pair, store):
 def test_min_seq_is_there_at_once(pair, route):
     one, other = pair
     for _ in range(20):
-        seq = learn(one)
+        seq = learn_row(one)
         answer = other.get(f"{route}&min_seq={seq}")
         assert answer.status_code == 200 and answer.json()["seq"] >= seq
         assert answer.json()["score"] == one.get(route).json()["score"]
@@ -54,14 +45,14 @@ def test_min_seq_is_there_at_once(pair, route):
 
 def test_min_seq_of_a_posted_prediction(pair):
     one, other = pair
-    seq = learn(one, 3)
+    seq = learn_row(one, 3)
     answer = other.post(f"/models/m/predict?min_seq={seq}", json={"samples": [ROW, ROW]})
     assert answer.status_code == 200 and answer.json()["seq"] == seq
 
 
 def test_min_seq_beyond_the_journal_is_refused(pair):
     one, other = pair
-    learn(one, 2)
+    learn_row(one, 2)
     for answer in (
         other.get("/models/m/predict?x=1:1&min_seq=3"),
         other.post("/models/m/predict?min_seq=3", json=ROW),
@@ -87,7 +78,7 @@ def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
 
     monkeypatch.setattr(registry_module, "REACH_S", 0.1)
     monkeypatch.setattr(journal, "read", slow)
-    seq = learn(one)
+    seq = learn_row(one)
     began = time.monotonic()
     answer = other.get(f"/models/m/predict?x=1:1&min_seq={seq}")
     got = assert_problem(answer, 503, "min-seq-not-reached")
@@ -97,17 +88,17 @@ def test_min_seq_waits_no_longer_than_it_should(pair, monkeypatch):
 
 def test_a_model_deleted_elsewhere_is_noticed(pair):
     one, other = pair
-    learn(one)
+    learn_row(one)
     one.delete("/models/m")
     until(lambda: other.get("/models/m/predict?x=1:1").status_code == 404)
 
 
 def test_a_model_made_anew_elsewhere_is_noticed(pair, store):
     one, other = pair
-    learn(one, 4)
+    learn_row(one, 4)
     one.delete("/models/m")
     one.put("/models/m", json=SPEC | {"rho": 0.5})
-    seq = learn(one, 2)
+    seq = learn_row(one, 2)
     until(lambda: other.get("/models/m").json()["spec"]["rho"] == 0.5)
     assert other.get(f"/models/m/predict?x=1:1&min_seq={seq}").json()["seq"] == seq
     assert bits(replica_of(other)) == bits(loaded(store))
@@ -129,7 +120,7 @@ def test_lost_entries_are_noticed_without_learning(serve, tmp_path):
     path = tmp_path / "lost.db"
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=SPEC)
-    learn(client, 4)
+    learn_row(client, 4)
     lose_last_entry(sqlite3.connect(path))
     until(lambda: client.get("/models/m/predict?x=1:1").json().get("seq") == 3)
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
@@ -175,10 +166,10 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
     counts_commits = store.startswith("sqlite")
     assert look() == ([] if counts_commits else ["m"])
     # An append by another worker, of this one, and one that a load that began before has not seen
-    learn(one)
+    learn_row(one)
     assert look() == ["m"]
     until(lambda: replica_of(other).seq == 1)
-    learn(other)
+    learn_row(other)
     assert look() == ["m"]
     monkeypatch.setattr(registry.find("m"), "lag", Lag())
     assert look() == ["m"]
@@ -208,7 +199,7 @@ def test_lag_is_shown(pair, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(journal, "read", slow)
-        seq = learn(one, 3)
+        seq = learn_row(one, 3)
         until(lambda: other.get("/readyz?verbose").json()["lag"]["records"] == seq)
         got = other.get("/readyz?verbose").json()["lag"]
         assert got["seconds"] > 0 and got["behind"]["m"]["records"] == seq
@@ -246,7 +237,7 @@ def test_an_etag_at_hand_is_not_shown_again(model, route):
         again = model.get(f"/models/m{route}", headers={"if-none-match": named})
         assert again.status_code == 304 and again.content == b""
         assert again.headers["etag"] == etag
-    learn(model)
+    learn_row(model)
     answer = model.get(f"/models/m{route}", headers={"if-none-match": etag})
     assert answer.status_code == 200 and answer.headers["etag"] != etag
     assert answer.headers["etag"].startswith('"1-')
@@ -261,10 +252,10 @@ def test_a_process_that_only_predicts_follows_one_that_learns(store):
             one.put("/models/m", json=SPEC, timeout=60).raise_for_status()
             assert other.get("/models/m").status_code == 200
             for _ in range(10):
-                seq = learn(one)
+                seq = learn_row(one)
                 answer = other.get(f"/models/m/predict?x=1:1&min_seq={seq}").json()
                 assert answer["seq"] == seq
-            seq = learn(one, 10)
+            seq = learn_row(one, 10)
             took = until(lambda: other.get("/models/m/predict?x=1:1").json()["seq"] == seq)
             assert took < PATIENCE_S
             assert one.get("/models/m/weights").json() == other.get("/models/m/weights").json()

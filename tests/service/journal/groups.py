@@ -1,5 +1,6 @@
 """Helpers to build groups of parts, and a model to append to."""
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from dualstream.service.journal.protocol import (
     AppendRequest,
     Journal,
     ModelRecord,
+    NewPendingRow,
     Part,
     Placed,
 )
@@ -119,3 +121,47 @@ def _happened(place: Placed) -> str:
     if place.refused:
         return "refused for a conflict" if place.conflict else "refused"
     return "conflict" if place.conflict else "duplicate" if place.duplicate else "new"
+
+
+def label_key(id: str) -> bytes:
+    return make_key(KeyKind.LABEL, id)
+
+
+def pending_row(
+    id: str, body: bytes = b"row", default: bytes = b"", wait_s: float = 0.0
+) -> NewPendingRow:
+    return NewPendingRow(label_key(id), body, default, wait_s)
+
+
+def late_label(id: str, y: float = 1.0, continues: bool = False) -> Part:
+    mark = fingerprint(str(y))
+    body = encode_rows(
+        [0, 1], [0], None, [y], key=label_key(id), fingerprint=mark, continues=continues
+    )
+    return Part(body, 1, label_key(id), mark, continues)
+
+
+def some_rows(chance: random.Random) -> Part:
+    """Rows with or without an id, of few ids and payloads, so that they meet again."""
+    tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
+    id = chance.choice([None, None, *"abcdefgh"])
+    return rows(*tags, id=id, payload=chance.choice("xxxy"))
+
+
+def some_request(chance: random.Random) -> list[Part]:
+    parts = [some_rows(chance) for _ in range(chance.randint(0, 4))]
+    kind = chance.choice([KeyKind.REQUEST, KeyKind.CHUNK])
+    key, payload = chance.choice("rstuvw"), chance.choice("xxxy")
+    if parts and chance.random() < 0.3:
+        return whole(*parts)
+    parts = request(key, *parts, payload=payload, kind=kind)
+    if chance.random() < 0.5:
+        parts[0] = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
+    return whole(*parts) if chance.random() < 0.5 else parts
+
+
+def some_group(chance: random.Random) -> list[Part]:
+    group: list[Part] = []
+    for _ in range(chance.randint(0, 5)):
+        group += some_request(chance) if chance.random() < 0.4 else [some_rows(chance)]
+    return group

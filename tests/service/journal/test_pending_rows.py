@@ -13,30 +13,22 @@ from dualstream.service.journal.protocol import (
     Limits,
     ModelChanged,
     ModelRecord,
-    NewPendingRow,
     TooManyPendingRows,
 )
-from dualstream.service.journal.record import KeyKind, encode_rows, make_key
-from tests.service.journal.groups import GIVEN, SPEC, Part, fingerprint, request, rows, whole
+from tests.service.journal.groups import (
+    GIVEN,
+    SPEC,
+    Part,
+    label_key,
+    late_label,
+    pending_row,
+    request,
+    rows,
+    whole,
+)
 
 pytestmark = pytest.mark.anyio
 MODEL = "m.1"
-
-
-def key(id: str) -> bytes:
-    return make_key(KeyKind.LABEL, id)
-
-
-def waits(
-    id: str, body: bytes = b"row", default: bytes = b"", wait_s: float = 0.0
-) -> NewPendingRow:
-    return NewPendingRow(key(id), body, default, wait_s)
-
-
-def label(id: str, y: float = 1.0, continues: bool = False) -> Part:
-    mark = fingerprint(str(y))
-    body = encode_rows([0, 1], [0], None, [y], key=key(id), fingerprint=mark, continues=continues)
-    return Part(body, 1, key(id), mark, continues)
 
 
 async def made(journal: Journal) -> ModelRecord:
@@ -50,7 +42,7 @@ async def append(journal: Journal, record: ModelRecord, *parts: Part):
 
 
 async def bodies(journal: Journal, record: ModelRecord, *ids: str) -> list[bytes | None]:
-    found = await journal.remembered(MODEL, record.incarnation, [key(id) for id in ids])
+    found = await journal.remembered(MODEL, record.incarnation, [label_key(id) for id in ids])
     return [None if one is None else one.body for one in found]
 
 
@@ -65,49 +57,51 @@ async def expired_at_last(journal: Journal, record: ModelRecord, count: int) -> 
 async def test_a_row_waits_until_its_label_is_journalled(journal):
     record = await made(journal)
     assert await journal.awaiting_labels() == []
-    await journal.remember(MODEL, record.incarnation, [waits("a", b"first"), waits("b")])
+    await journal.remember(
+        MODEL, record.incarnation, [pending_row("a", b"first"), pending_row("b")]
+    )
     assert await bodies(journal, record, "a", "c", "b") == [b"first", None, b"row"]
     assert await journal.awaiting_labels() == [AwaitingLabels(MODEL, record.incarnation, 2, False)]
     # Served again: the newer row waits.
-    await journal.remember(MODEL, record.incarnation, [waits("a", b"second")])
+    await journal.remember(MODEL, record.incarnation, [pending_row("a", b"second")])
     assert await bodies(journal, record, "a") == [b"second"]
     assert (await journal.awaiting_labels())[0].rows == 2
-    await append(journal, record, label("a"))
+    await append(journal, record, late_label("a"))
     assert await bodies(journal, record, "a", "b") == [None, b"row"]
     assert (await journal.awaiting_labels())[0].rows == 1
-    await append(journal, record, label("b"))
+    await append(journal, record, late_label("b"))
     assert await journal.awaiting_labels() == []
     assert (await journal.get(MODEL)).seq == 2
 
 
 async def test_only_labels_let_go_of_a_row(journal):
     record = await made(journal)
-    await journal.remember(MODEL, record.incarnation, [waits("a"), waits("b")])
+    await journal.remember(MODEL, record.incarnation, [pending_row("a"), pending_row("b")])
     await append(journal, record, rows(1, id="a"), rows(2, id="b"))
     assert await bodies(journal, record, "a", "b") == [b"row", b"row"]
-    await append(journal, record, label("a"))
+    await append(journal, record, late_label("a"))
     assert await bodies(journal, record, "a", "b") == [None, b"row"]
 
 
 async def test_a_row_whose_label_is_known_does_not_wait_again(store):
     own = (("a", b"1"), ("b", b""))
-    again = [waits(id, b"again", default, 0.001) for id, default in own]
+    again = [pending_row(id, b"again", default, 0.001) for id, default in own]
     async with store.journal() as journal:
         record = await made(journal)
         given = MODEL, record.incarnation
-        assert await journal.remember(*given, [waits("a"), waits("b")]) == 2
-        await append(journal, record, label("a"), label("b", 0.0))
+        assert await journal.remember(*given, [pending_row("a"), pending_row("b")]) == 2
+        await append(journal, record, late_label("a"), late_label("b", 0.0))
         assert await journal.remember(*given, again) == 0
         assert await bodies(journal, record, "a", "b") == [None, None]
         assert await journal.awaiting_labels() == []
         # Other rows are stored, and a stored one is replaced as usual.
         for body in (b"row", b"newer"):
-            assert await journal.remember(*given, [*again, waits("c", body)]) == 1
+            assert await journal.remember(*given, [*again, pending_row("c", body)]) == 1
             assert await bodies(journal, record, "a", "b", "c") == [None, None, body]
             assert (await journal.awaiting_labels())[0].rows == 1
         # A sample's id is no label's.
         await append(journal, record, rows(1, id="d"))
-        assert await journal.remember(*given, [waits("d")]) == 1
+        assert await journal.remember(*given, [pending_row("d")]) == 1
     # Once the key is forgotten the store no longer knows that the label was learned.
     async with store.journal(Limits(key_ttl_s=0.001)) as journal:
         while await journal.remember(*given, again) < 2:
@@ -116,14 +110,19 @@ async def test_a_row_whose_label_is_known_does_not_wait_again(store):
 
 
 async def test_rows_whose_labels_are_known_take_no_room(store):
-    row = len(key("a")) + 10
+    row = len(label_key("a")) + 10
     async with store.journal(Limits(max_remembered=1, remembered_bytes=row)) as journal:
         record = await made(journal)
         given = MODEL, record.incarnation
-        await append(journal, record, label("a"))
-        assert await journal.remember(*given, [waits("a", b"." * 50), waits("b", b"." * 10)]) == 1
+        await append(journal, record, late_label("a"))
+        assert (
+            await journal.remember(
+                *given, [pending_row("a", b"." * 50), pending_row("b", b"." * 10)]
+            )
+            == 1
+        )
         with pytest.raises(TooManyPendingRows):
-            await journal.remember(*given, [waits("a"), waits("c")])
+            await journal.remember(*given, [pending_row("a"), pending_row("c")])
         assert await bodies(journal, record, "a", "b", "c") == [None, b"." * 10, None]
 
 
@@ -131,9 +130,9 @@ async def test_a_row_that_has_waited_too_long_waits_again_when_it_is_served_agai
     async with store.journal(Limits(remember_s=0.2)) as journal:
         record = await made(journal)
         given = MODEL, record.incarnation
-        await journal.remember(*given, [waits("a")])
+        await journal.remember(*given, [pending_row("a")])
         await expired_at_last(journal, record, 1)
-        assert await journal.remember(*given, [waits("a", b"again", b"1", 1000)]) == 1
+        assert await journal.remember(*given, [pending_row("a", b"again", b"1", 1000)]) == 1
         assert await bodies(journal, record, "a") == [b"again"]
         assert (await journal.awaiting_labels())[0].rows == 1
 
@@ -141,11 +140,11 @@ async def test_a_row_that_has_waited_too_long_waits_again_when_it_is_served_agai
 async def test_labels_of_a_request_in_conflict_let_go_of_nothing(journal):
     record = await made(journal)
     await append(journal, record, *request("r", rows(1), payload="one"))
-    await journal.remember(MODEL, record.incarnation, [waits("a")])
-    placed = (await append(journal, record, *request("r", label("a"), payload="two"))).placed
+    await journal.remember(MODEL, record.incarnation, [pending_row("a")])
+    placed = (await append(journal, record, *request("r", late_label("a"), payload="two"))).placed
     assert all(place.conflict for place in placed)
     assert await bodies(journal, record, "a") == [b"row"]
-    placed = (await append(journal, record, *request("s", label("a")))).placed
+    placed = (await append(journal, record, *request("s", late_label("a")))).placed
     assert not any(place.conflict or place.duplicate for place in placed)
     assert await bodies(journal, record, "a") == [None]
 
@@ -153,37 +152,39 @@ async def test_labels_of_a_request_in_conflict_let_go_of_nothing(journal):
 async def test_labels_of_a_whole_request_that_is_refused_let_go_of_nothing(journal):
     record = await made(journal)
     await append(journal, record, rows(1, id="x", payload="one"))
-    await journal.remember(MODEL, record.incarnation, [waits("a"), waits("b")])
-    bad = whole(*request("r", label("a"), rows(2, id="x", payload="two")))
-    placed = (await append(journal, record, *bad, label("b"))).placed
+    await journal.remember(MODEL, record.incarnation, [pending_row("a"), pending_row("b")])
+    bad = whole(*request("r", late_label("a"), rows(2, id="x", payload="two")))
+    placed = (await append(journal, record, *bad, late_label("b"))).placed
     assert [place.refused for place in placed] == [True] * 3 + [False]
     assert await bodies(journal, record, "a", "b") == [b"row", None]
-    assert (await append(journal, record, label("a"))).seq == 3
+    assert (await append(journal, record, late_label("a"))).seq == 3
     assert await bodies(journal, record, "a") == [None]
 
 
 async def test_rows_and_bytes_that_wait_are_bounded(store):
-    row = len(key("a")) + 10
+    row = len(label_key("a")) + 10
     async with store.journal(Limits(max_remembered=3, remembered_bytes=3 * row)) as journal:
         record = await made(journal)
         keep = lambda *some: journal.remember(MODEL, record.incarnation, some)  # noqa: E731
-        await keep(waits("a", b"." * 10), waits("b", b"." * 10))
+        await keep(pending_row("a", b"." * 10), pending_row("b", b"." * 10))
         with pytest.raises(TooManyPendingRows, match="2 rows of model 'm.1'"):
-            await keep(waits("c", b"."), waits("d", b"."))
+            await keep(pending_row("c", b"."), pending_row("d", b"."))
         with pytest.raises(TooManyPendingRows):
-            await keep(waits("c", b"." * 11))
+            await keep(pending_row("c", b"." * 11))
         assert await bodies(journal, record, "a", "c", "d") == [b"." * 10, None, None]
-        await keep(waits("b", b"." * 10), waits("c", b"." * 5), waits("c", b"." * 10))
-        await append(journal, record, label("a"))
-        await keep(waits("d", b"." * 10))
+        await keep(
+            pending_row("b", b"." * 10), pending_row("c", b"." * 5), pending_row("c", b"." * 10)
+        )
+        await append(journal, record, late_label("a"))
+        await keep(pending_row("d", b"." * 10))
         with pytest.raises(TooManyPendingRows):
-            await keep(waits("e", b"."))
+            await keep(pending_row("e", b"."))
 
 
 async def test_an_expired_row_is_known_as_such_for_as_long_again(store):
     async with store.journal(Limits(remember_s=0.3)) as journal:
         record = await made(journal)
-        await journal.remember(MODEL, record.incarnation, [waits("a"), waits("b")])
+        await journal.remember(MODEL, record.incarnation, [pending_row("a"), pending_row("b")])
         while await bodies(journal, record, "a") != [b""]:
             await asyncio.sleep(0.005)
         assert (await journal.awaiting_labels())[0].is_due
@@ -200,31 +201,31 @@ async def test_a_default_label_is_due_until_it_is_journalled(store):
     async with store.journal(Limits(remember_s=0.05)) as journal:
         record = await made(journal)
         some = [
-            waits("later", b"2", b"0", 1000),
-            waits("soon", b"1", b"1", 0.01),
-            waits("x", b"3"),
-            waits("sooner", b"0", b"1"),
+            pending_row("later", b"2", b"0", 1000),
+            pending_row("soon", b"1", b"1", 0.01),
+            pending_row("x", b"3"),
+            pending_row("sooner", b"0", b"1"),
         ]
         await journal.remember(MODEL, record.incarnation, some)
         await expired_at_last(journal, record, 1)
         found = (await journal.overdue(MODEL, record.incarnation)).rows
         assert [(row.key, row.body, row.default) for row in found] == [
-            (key("sooner"), b"0", b"1"),
-            (key("soon"), b"1", b"1"),
+            (label_key("sooner"), b"0", b"1"),
+            (label_key("soon"), b"1", b"1"),
         ]
         assert len((await journal.overdue(MODEL, record.incarnation, 1)).rows) == 1
-        await append(journal, record, label("soon"), label("sooner"))
+        await append(journal, record, late_label("soon"), late_label("sooner"))
         assert (await journal.overdue(MODEL, record.incarnation)).rows == []
-        [later] = await journal.remembered(MODEL, record.incarnation, [key("later")])
+        [later] = await journal.remembered(MODEL, record.incarnation, [label_key("later")])
         assert later.due_ms - later.time_ms == 1_000_000 and 0 <= later.age_s < 1000
 
 
 async def test_two_that_append_one_label_journal_it_once(store):
     async with store.journal() as one, store.journal() as other:
         record = await made(one)
-        await one.remember(MODEL, record.incarnation, [waits("a", default=b"0")])
+        await one.remember(MODEL, record.incarnation, [pending_row("a", default=b"0")])
         said = await asyncio.gather(
-            *(append(j, record, label("a", y)) for j, y in ((one, 1.0), (other, 0.0)))
+            *(append(j, record, late_label("a", y)) for j, y in ((one, 1.0), (other, 0.0)))
         )
         places = sorted((a.placed[0] for a in said), key=lambda place: place.conflict)
         assert [place.conflict for place in places] == [False, True]
@@ -233,14 +234,14 @@ async def test_two_that_append_one_label_journal_it_once(store):
 
 async def test_deleted_models_leave_no_rows_behind(journal):
     record = await made(journal)
-    await journal.remember(MODEL, record.incarnation, [waits("a")])
+    await journal.remember(MODEL, record.incarnation, [pending_row("a")])
     await journal.delete(MODEL)
     assert await journal.awaiting_labels() == []
     with pytest.raises(ModelChanged):
-        await journal.remember(MODEL, record.incarnation, [waits("a")])
+        await journal.remember(MODEL, record.incarnation, [pending_row("a")])
     again = await made(journal)
     assert await bodies(journal, again, "a") == [None]
-    for asked in (journal.remembered(MODEL, record.incarnation, [key("a")]),
+    for asked in (journal.remembered(MODEL, record.incarnation, [label_key("a")]),
                   journal.overdue(MODEL, record.incarnation)):  # fmt: skip
         with pytest.raises(ModelChanged):
             await asked

@@ -13,6 +13,7 @@ from tests.redis_server import redis_or_skip
 from tests.service.journal.appender import APART, Appender
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log
+from tests.service.journal.support import check_audit
 
 pytestmark = pytest.mark.anyio
 
@@ -41,20 +42,6 @@ async def checked(journal: Journal, said: list[Acknowledged], sent: range) -> in
     )
     await check_audit(journal, "adult")
     return report.rows
-
-
-async def check_audit(journal: Journal, model: str) -> None:
-    """Each append is in the audit log exactly once."""
-    got: list[int] = []
-    after = None
-    while page := await journal.audit(model, after, 1000):
-        got += [change.seq for change in page]
-        after = page[-1].place
-    record = await journal.get(model)
-    done: list[int] = []
-    while entries := await journal.read(model, record.incarnation, done[-1] if done else 0):
-        done += [entry.seq for entry in entries]
-    assert got == done
 
 
 async def test_appenders_in_several_processes_lose_and_double_nothing(store: Store):

@@ -26,12 +26,11 @@ from dualstream.service.journal.record import (
 )
 from dualstream.solvers.rows.shared_ones import are_shared_ones
 from tests.fuzzing import examples
+from tests.service.journal.support import COLUMNS, assert_merged, assert_same, same_bits, singles
 
 FINGERPRINT = bytes(range(16))
-COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs")
 
 ones = st.just(1.0)
-singles = st.floats(width=32)
 doubles = st.floats()
 numbers = st.sampled_from([ones, singles, doubles]).flatmap(lambda kind: st.lists(kind, max_size=6))
 texts = st.text(max_size=6) | st.text(min_size=300, max_size=301)
@@ -95,18 +94,6 @@ def encoded(rows: Rows, **header) -> bytes:
     )
 
 
-def assert_same(got: Rows, want: Rows) -> None:
-    """Equal to the bit."""
-    for name in ("indptr", "indices", "values", *COLUMNS):
-        left, right = getattr(got, name), getattr(want, name)
-        if isinstance(right, np.ndarray):
-            assert left.dtype == right.dtype, name
-            assert left.tobytes() == right.tobytes(), name
-        else:
-            assert left == right, name
-    assert got.names == want.names
-
-
 @given(rows(), st.none() | keys, st.none() | st.just(FINGERPRINT), st.booleans())
 def test_rows_come_back_to_the_bit(rows, key, fingerprint, continues):
     body = encoded(rows, key=key, fingerprint=fingerprint, continues=continues)
@@ -154,13 +141,6 @@ def test_controls_come_back_to_the_bit(kind, fields, arrays, key, continues):
         assert control.arrays[name].shape == array.shape
         assert control.arrays[name].tobytes() == array.tobytes()
     assert (header.count, header.key, header.continues) == (1, key, continues)
-
-
-def same_bits(left: dict, right: dict) -> bool:
-    """Equal, with NaN equal to itself."""
-    return {name: repr(value) for name, value in left.items()} == {
-        name: repr(value) for name, value in right.items()
-    }
 
 
 def test_an_opening_is_an_empty_part():
@@ -250,40 +230,6 @@ def test_runs_of_single_rows_read_the_same_merged_and_part_by_part(several, time
 
 def test_nothing_reads_as_nothing():
     assert_merged(b"")
-
-
-def assert_merged(body: bytes) -> None:
-    headers, blocks = decode_merged(body)
-    parts = decode(body)
-    assert list(headers) == [header for header, _ in parts]
-    assert sum(header.count for header in headers) == sum(
-        len(block) if isinstance(block, Rows) else 1 for block in blocks
-    )
-    singles = [row for block in blocks for row in each_row(block)]
-    assert singles == [row for _, content in parts for row in each_row(content)]
-
-
-def each_row(content) -> list:
-    """What stands for each record, defaults in place of columns that are not there."""
-    if content is None:
-        return []
-    if isinstance(content, Control):
-        return [(content.kind, content.fields)]
-    found = []
-    for row in range(len(content)):
-        start, end = content.indptr[row], content.indptr[row + 1]
-        found.append(
-            (
-                content.indices[start:end].tolist(),
-                content.values[start:end].tobytes(),
-                None if content.labels is None else repr(content.labels[row]),
-                "1.0" if content.weights is None else repr(content.weights[row].item()),
-                content.ids[row] if content.ids else "",
-                "nan" if content.served_scores is None else repr(content.served_scores[row].item()),
-                -1 if content.served_seqs is None else content.served_seqs[row].item(),
-            )
-        )
-    return found
 
 
 def test_name_pairs_of_all_parts_ride_along_when_merged():

@@ -23,7 +23,7 @@ from tests.redis_server import RedisServer, redis_or_skip
 from tests.redis_sets import until
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
-from tests.service.journal.test_processes import check_audit
+from tests.service.journal.support import check_audit
 
 pytestmark = pytest.mark.anyio
 

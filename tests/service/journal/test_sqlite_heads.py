@@ -18,7 +18,7 @@ from dualstream.service.journal.sqlite import SqliteJournal
 from dualstream.service.journal.sqlite.log import KnownHeads
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
-from tests.service.journal.test_sqlite_together import Connection, at_once, journal, logs_of
+from tests.service.journal.sqlite_support import Connection, at_once, journal, logs_of
 
 __all__ = ["journal"]
 

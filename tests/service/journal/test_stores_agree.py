@@ -13,37 +13,10 @@ from dualstream.service.journal.protocol import (
     NonceForgotten,
     Part,
 )
-from dualstream.service.journal.record import KeyKind
 from tests.service.journal.conftest import Store
-from tests.service.journal.groups import Log, keyed, request, rows, whole
+from tests.service.journal.groups import Log, rows, some_group
 
 pytestmark = pytest.mark.anyio
-
-
-def some_rows(chance: random.Random) -> Part:
-    """Rows with or without an id, of few ids and payloads, so that they meet again."""
-    tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
-    id = chance.choice([None, None, *"abcdefgh"])
-    return rows(*tags, id=id, payload=chance.choice("xxxy"))
-
-
-def some_request(chance: random.Random) -> list[Part]:
-    parts = [some_rows(chance) for _ in range(chance.randint(0, 4))]
-    kind = chance.choice([KeyKind.REQUEST, KeyKind.CHUNK])
-    key, payload = chance.choice("rstuvw"), chance.choice("xxxy")
-    if parts and chance.random() < 0.3:
-        return whole(*parts)
-    parts = request(key, *parts, payload=payload, kind=kind)
-    if chance.random() < 0.5:
-        parts[0] = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
-    return whole(*parts) if chance.random() < 0.5 else parts
-
-
-def some_group(chance: random.Random) -> list[Part]:
-    group: list[Part] = []
-    for _ in range(chance.randint(0, 5)):
-        group += some_request(chance) if chance.random() < 0.4 else [some_rows(chance)]
-    return group
 
 
 async def places_of(log: Log) -> list[LogPosition]:

@@ -11,14 +11,10 @@ from dualstream.service.metrics import registry as text, source_series
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.solvers import Progressive, numeric_identity
 from tests.service.conftest import SPEC
+from tests.service.support import scraped
 
 GOOD = {"x": [1, 0, 0, 0, 2], "y": 1}
 BAD = {"x": [1, 2], "y": 1}
-
-
-def scraped(client) -> dict[str, float]:
-    lines = [line for line in client.get("/metrics").text.splitlines() if line[:1] != "#"]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def models_in(got: dict[str, float], family: str) -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.metrics.multiprocess import CountsFile
 from tests.service.conftest import SPEC
-from tests.service.server.test_workers import children, ready_workers, scraped
+from tests.service.server.support import children, ready_workers, scraped
 from tests.support import until
 
 SMALL_DISK = 'mount -t tmpfs -o size="$1" none "$0" && shift && exec "$@"'

@@ -22,7 +22,7 @@ from dualstream.service.models.admission import (
     kind_of,
 )
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.http.test_body_protocol import request
+from tests.service.http.support import request
 
 LEARNING, PREDICTING, HEALTH = "/models/m/learn", "/models/m/predict", "/livez"
 

@@ -17,8 +17,7 @@ from dualstream.service.server import app as app_module
 from dualstream.service.settings import without_password
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.jobs.test_follower import learn
-from tests.service.support import bits, loaded, replica_of
+from tests.service.support import bits, learn_row, loaded, replica_of
 from tests.support import until
 
 PATIENCE_S = 30.0
@@ -45,7 +44,7 @@ def test_what_is_known_is_shown_as_stale_until_the_store_is_back(serve, server):
     # Given two workers of which one only predicts
     one, other = serve(store=server.url), serve(store=server.url)
     one.put("/models/m", json=SPEC)
-    seq = learn(one, 10)
+    seq = learn_row(one, 10)
     until(lambda: other.get("/models/m").json()["seq"] == seq, PATIENCE_S)
     etag = other.get("/models/m").headers["etag"]
     fresh = other.get("/models/m/predict?x=1:1")
@@ -134,7 +133,7 @@ def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path,
     )
     client = serve()
     client.put("/models/m", json=SPEC)
-    learn(client, 2)
+    learn_row(client, 2)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -146,7 +145,7 @@ def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path,
         assert not is_stale(client)
     finally:
         other.close()
-    assert learn(client) == 3
+    assert learn_row(client) == 3
     until(lambda: "degraded" not in client.get("/readyz").json(), PATIENCE_S)
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
 
@@ -190,7 +189,7 @@ def test_what_too_few_replicas_have_is_journalled_and_answered_when_they_have_it
 
 def test_predictions_do_not_ask_the_store(model, monkeypatch):
     """Neither while it is there nor while it is away: the time of the last look is looked at."""
-    learn(model, 2)
+    learn_row(model, 2)
     journal = model.app._registry.journal
 
     async def asked(*_, **__):

@@ -5,49 +5,30 @@ never acknowledge rows that the journal does not have.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import dualstream.service.replica.replica
-from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, OutcomeUnknown
+from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown
 from dualstream.service.replica.apply_or_rebuild import Applying
 from dualstream.service.replica.group_commit import BULK_ROWS
 from tests.service.journal.faulty import Fault
-from tests.service.replica.test_committer import Bench, learn_in_slices, lose, request, run
-
-MORE = BULK_ROWS + 5
+from tests.service.replica.committer_bench import (
+    MORE,
+    Bench,
+    failing,
+    front_and_behind,
+    learn_in_slices,
+    lose,
+    request,
+    run,
+)
 
 
 async def stands_at(bench: Bench, seq: int) -> None:
     while (await bench.faulty.get("m")).seq < seq:
         await asyncio.sleep(0.001)
-
-
-def failing(monkeypatch, meanwhile: Callable[[Applying], Awaitable[None]]) -> None:
-    """Let this come in the place of what is learned first, and fail."""
-    apply, left = Applying.apply, [JournalUnavailable("planted")]
-
-    async def fail_once(self: Applying, *given: Any) -> Any:
-        if not left:
-            return await apply(self, *given)
-        error = left.pop()
-        await meanwhile(self)
-        raise error
-
-    monkeypatch.setattr(Applying, "apply", fail_once)
-
-
-async def front_and_behind(
-    bench: Bench, key: str | None = None
-) -> tuple["asyncio.Future[Any]", "asyncio.Future[Any]"]:
-    """Rows in bulk, and others that are submitted once these are journalled."""
-    first, stands = request(key and f"front {key}", BULK_ROWS), asyncio.Event()
-    first.on_journalled = stands.set
-    front = bench.committer.submit(first)
-    await stands.wait()
-    return front, bench.committer.submit(request(key and f"behind {key}", MORE))
 
 
 def test_their_outcome_is_unknown_where_the_front_was_not_learned(tmp_path, monkeypatch):

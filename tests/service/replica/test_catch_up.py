@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualstream.service.journal.protocol import AppendRequest, ModelChanged
-from tests.service.replica.test_committer import Bench, request, run
+from tests.service.replica.committer_bench import Bench, request, run
 from tests.service.support import lose_last_entry
 
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -15,7 +13,7 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.protocol import AppendRequest, Part
+from dualstream.service.journal.protocol import Part
 from dualstream.service.journal.record import (
     KeyKind,
     UnknownRecord,
@@ -23,103 +21,23 @@ from dualstream.service.journal.record import (
     encode_control,
     make_key,
 )
-from dualstream.service.models.registry import canonical
-from dualstream.service.replica.apply_or_rebuild import CommitListener
-from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Order, Promote
-from dualstream.service.replica.recovery import recover
+from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Promote
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.requests import ControlRequest, Request
+from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from tests.history import Acknowledged, check_history
-from tests.service.api.test_members import FEATURES, PAIR, SPARSE, learn, names
+from tests.service.api.members_support import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.conftest import assert_problem
-from tests.service.journal.faulty import Fault, FaultyJournal
+from tests.service.journal.faulty import Fault
+from tests.service.replica.control_bench import Bench, benched, row_request, rows, run
 from tests.service.support import bits, loaded, lose_last_entry
 
 RDA = {field: value for field, value in SPARSE.items() if field != "name"}
 
 
-def rows(count: int, seed: int = 0) -> Batch:
-    x = np.random.default_rng(seed).standard_normal((count, 5))
-    return Batch.from_dense(x, np.where(x[:, 0] > 0, 1.0, -1.0))
-
-
-def row_request(count: int, seed: int = 0) -> Request:
-    return Request.of(rows(count, seed), None, None)
-
-
 def adding(name: str | None, **fields: Any) -> MemberAdd:
     spec = make_learner(resolve_spec(PAIR)).resolve_member(RDA | fields)
     return MemberAdd(spec, name)
-
-
-class Bench(CommitListener):
-    """A model in a store that may be faulty: its committer and replica, the sizes of its groups."""
-
-    def __init__(self, journal: Any, record: Any, faults: list[Fault], timeout_s: float) -> None:
-        self.record = record
-        self.journal = FaultyJournal(journal, faults)
-        self.replica = Replica(record)
-        self.groups: list[int] = []
-        self.committer = Committer(self.journal, self.replica, timeout_s, listener=self)
-
-    def on_group(self, rows: int, seconds: float) -> None:
-        self.groups.append(rows)
-
-    def learn(self, count: int, seed: int = 0) -> Awaitable[Any]:
-        return self.committer.submit(row_request(count, seed))
-
-    def order(self, order: Order, key: bytes | None = None) -> Awaitable[Any]:
-        return self.committer.submit(ControlRequest.of(order, key))
-
-    def names(self) -> list[str]:
-        return [view.name for view in self.replica.learner.members()]
-
-    async def append(self, *parts: Part) -> None:
-        """What another process would."""
-        nonce = os.urandom(16)
-        await self.journal.append(AppendRequest("m", self.record.incarnation, nonce, 10**9, parts))
-
-
-@contextlib.asynccontextmanager
-async def benched(store: str, spec: Any, faults: list[Fault], timeout_s: float) -> AsyncIterator:
-    journal = await open_journal(store)
-    try:
-        resolved = canonical(resolve_spec(spec))
-        record, _ = await journal.create("m", resolved, resolved)
-        yield Bench(journal, record, faults, timeout_s)
-    finally:
-        await journal.close()
-
-
-def run(
-    store: str,
-    scenario: Callable[[Bench], Awaitable[None]],
-    faults: list[Fault] = [],  # noqa: B006
-    timeout_s: float = 5.0,
-    spec: Any = PAIR,
-) -> None:
-    """Runs the scenario; afterwards a fresh replica has the same bits and the history holds."""
-
-    async def whole() -> None:
-        async with benched(store, spec, faults, timeout_s) as bench:
-            await scenario(bench)
-            await bench.committer.drain()
-            await bench.committer.refresh()
-            fresh = Replica(bench.record)
-            await recover(fresh, bench.journal)
-            assert bits(fresh) == bits(bench.replica)
-            assert (fresh.seq, fresh.chain) == (bench.replica.seq, bench.replica.chain)
-            samples = fresh.learner.samples
-            counts = {"samples": samples, "rejected": fresh.rejected}
-            await check_history(bench.journal, "m", [], tags_of=_untagged, **counts)
-
-    asyncio.run(whole())
-
-
-def _untagged(block: Any) -> list[None]:
-    return [None] * len(block)
 
 
 def test_control_in_the_midst_of_waiting_rows_keeps_its_place(store):

@@ -35,10 +35,18 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import RefitError
-from tests.service.api.test_unlearning import learn, of_five, registry_on, unlearning
+from tests.service.api.unlearning_support import learn, of_five, registry_on, unlearning
 from tests.service.journal.faulty import Fault
-from tests.service.replica.test_appended_ahead import MORE, failing, front_and_behind
-from tests.service.replica.test_committer import Bench, learn_in_slices, lose, request, run
+from tests.service.replica.committer_bench import (
+    MORE,
+    Bench,
+    failing,
+    front_and_behind,
+    learn_in_slices,
+    lose,
+    request,
+    run,
+)
 
 
 async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.replica.retained_rows import Named, RetainedIds, digest_of
 from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
-from tests.service.replica.test_controls import Bench, run
+from tests.service.api.unlearning_support import key_of, unlearning
+from tests.service.replica.control_bench import Bench, run
 from tests.service.support import bits
 
 DIM = 5
@@ -25,14 +24,6 @@ SPECS = {
     "sliding": MODEL | {"average": {"kappa": 0.9}, "window": {"kind": "sliding", "length": 6}},
     "multiclass": ANY | {"task": "multiclass", "window": "exponential"},
 }
-
-
-def key_of(id_: str) -> bytes:
-    return make_key(KeyKind.SAMPLE, id_)
-
-
-def unlearning(id_: str) -> Unlearn:
-    return Unlearn(digest_of(key_of(id_)).hex())
 
 
 def listed(ids: list[str | None], task: str, weights: list[float] | None = None) -> ListedRows:

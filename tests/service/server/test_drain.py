@@ -19,7 +19,7 @@ from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.server.serve import Server
 from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from tests.service.conftest import SPEC
-from tests.service.server.test_workers import children
+from tests.service.server.support import children
 
 DRAIN_S = 5.0
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,34 +27,11 @@ from dualstream.service.settings import Settings
 from tests.forked import COMMAND, ForkedProcess
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
-from tests.service.jobs.test_follower import ROW
-from tests.service.support import loaded
+from tests.service.server.support import are_back, children, is_alive, is_learned, scraped
+from tests.service.support import ROW, loaded
 from tests.support import until
 
 WORKERS = 3
-
-
-def children(server: ServerProcess) -> list[int]:
-    """The workers of the server."""
-    return [pid for pid, parent, _ in _processes() if parent == server.process.pid]
-
-
-def _processes() -> Iterator[tuple[int, int, str]]:
-    """Each process of this machine that is not a zombie: its id, its parent's, its command."""
-    for place in Path("/proc").iterdir():
-        try:
-            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                yield int(place.name), int(parent), (place / "cmdline").read_text()
-        except (OSError, ValueError):
-            continue
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_workers_share_a_port_and_a_new_store(store):
@@ -104,13 +80,6 @@ def test_workers_share_a_port_and_a_new_store(store):
             await journal.close()
 
     asyncio.run(check())
-
-
-def scraped(server: ServerProcess) -> dict[str, float]:
-    """By whichever worker answers."""
-    answer = httpx.get(f"{server.url}/metrics", timeout=60)
-    lines = [line.rpartition(" ") for line in answer.text.splitlines() if line[:1] != "#"]
-    return {name: float(value) for name, _, value in lines}
 
 
 def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_path):
@@ -230,28 +199,6 @@ def are_other(server: ServerProcess, killed: int) -> bool:
         return process_of(server) != killed and killed not in children(server)
     except httpx.TransportError:
         return False
-
-
-def is_learned(server: ServerProcess) -> bool:
-    """Is one more row learned? A killed worker closes its connections."""
-    try:
-        answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=20)
-    except httpx.HTTPError:
-        return False
-    return answer.status_code == 200
-
-
-def are_back(server: ServerProcess, killed: set[int]) -> bool:
-    """Do two workers serve in place of the killed ones?"""
-    running = set(children(server)) - killed
-    return len(running) == 2 and ready_workers(server) == 2
-
-
-def ready_workers(server: ServerProcess) -> int:
-    try:
-        return int(scraped(server)["dualstream_workers"])
-    except (httpx.HTTPError, KeyError, ValueError):
-        return 0
 
 
 def test_workers_that_keep_ending_end_the_service_after_growing_pauses(tmp_path):

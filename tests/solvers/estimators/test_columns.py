@@ -17,7 +17,7 @@ from dualstream.service.codecs import as_batch, parse_body
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import make_learner, resolve_spec
 from dualstream.solvers.estimators import river, sklearn
-from tests.service.codecs.test_flat_rows import generated
+from tests.service.codecs.flat_tables import generated
 
 ROWS = [
     {name: value for name, value in row.items() if name not in ("event", "cost")}

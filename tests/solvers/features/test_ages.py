@@ -20,8 +20,8 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.protocols.learner import under
 from dualstream.solvers.rows.hashing import NamePlaces, hash_row
-from tests.solvers.features.test_scaling import as_bytes
 from tests.solvers.staging import batch_of, rows_of
+from tests.solvers.support import as_bytes
 
 BITS = 8
 FEATURES = {"kind": "hashed", "bits": BITS}

@@ -9,19 +9,12 @@ from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.features.fourier import Fourier, draw_frequencies
 from dualstream.solvers.features.nystroem import Nystroem
 from tests.solvers.conftest import GOLDEN
-from tests.solvers.features.test_scaling import as_bytes, mixed_rows
-from tests.solvers.online.test_multiclass import class_rows, outcome_bytes
+from tests.solvers.support import as_bytes, class_rows, dense, mixed_rows, outcome_bytes
 
 RFF = json.loads((GOLDEN / "svm.json").read_text())["rff_mean_abs_err"]
 GAMMA = 0.1
 KNOWN_NU = [1.1186632301507777, -0.8430660137721919, 0.2682506305252265, 1.7080561124924014]
 KNOWN_BETA = [1.8860003910648933, 5.488698173149897]
-
-
-def dense(batch):
-    out = np.zeros((len(batch), batch.dim))
-    out[np.repeat(np.arange(len(batch)), np.diff(batch.indptr)), batch.indices] = batch.values
-    return out
 
 
 def rbf(x, z):

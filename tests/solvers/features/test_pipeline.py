@@ -15,8 +15,8 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.features.build import make_staged
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
-from tests.solvers.features.test_scaling import as_bytes, mixed_rows
 from tests.solvers.staging import BalancedReference, NormReference, batch_of, rows_of
+from tests.solvers.support import as_bytes, mixed_rows
 
 STAGES = {
     "balanced": {"scaling": "balanced"},

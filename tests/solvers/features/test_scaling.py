@@ -14,19 +14,9 @@ from dualstream.solvers.features.scaling import Balanced
 from dualstream.solvers.losses.losses import make_loss
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.staging import BalancedReference, NormReference, batch_of, rows_of
+from tests.solvers.support import as_bytes, mixed_rows
 
 OPTIONS = [(0.25, True), (0.0, True), (0.25, False), (0.6, True)]
-
-
-def mixed_rows(n, seed=0):
-    """Columns that are always, often or rarely present, constant, or change between these."""
-    draw = np.random.default_rng(seed)
-    shares = np.array([1.0, 0.8, 0.5, 0.3, 0.05, 0.02, 1.0, 0.5])
-    x = draw.normal(2.0, [1, 3, 0.1, 5, 1, 1, 0, 1e-3], (n, 8))
-    present = draw.random((n, 8)) < shares
-    present[n // 3 :, 1] &= draw.random(n - n // 3) < 0.1
-    present[: n // 2, 4] = True
-    return Batch.from_dense(np.where(present, x, 0.0), np.sign(draw.normal(size=n)))
 
 
 def assert_close(found, expected):
@@ -35,10 +25,6 @@ def assert_close(found, expected):
         assert list(row) == sorted(reference), i
         for j, h in reference.items():
             assert row[j] == pytest.approx(h, rel=1e-12, abs=1e-12), (i, j)
-
-
-def as_bytes(state):
-    return {name: np.asarray(array).tobytes() for name, array in state.items()}
 
 
 @pytest.mark.parametrize(("power", "moments"), OPTIONS)

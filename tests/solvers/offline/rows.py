@@ -50,3 +50,19 @@ def dual(batch, duals, loss, rho, bias=False):
     ]
     u = dense(batch, bias).T @ (share * duals) / rho
     return -share @ conjugates - rho / 2 * u @ u
+
+
+BAD_ROWS = {
+    "one class": Batch.from_dense(np.random.default_rng(0).normal(size=(30, 4)), np.ones(30)),
+    "constant features": Batch.from_dense(np.ones((30, 3)), np.tile([1.0, -1.0], 15)),
+    "duplicate columns": Batch.from_dense(
+        np.repeat(np.random.default_rng(0).normal(size=(30, 2)), 3, axis=1),
+        np.tile([1.0, -1.0], 15),
+    ),
+    "more features than rows": sparse_rows(n=8, dim=60),
+    "rows of zeros": Batch.from_dense(np.zeros((6, 3)), [1.0, -1.0, 1.0, 1.0, 1.0, -1.0]),
+    "one row": Batch.from_dense([[2.0, 1.0]], [-1.0]),
+    "large and small numbers": Batch.from_dense(
+        [[1e90, 1.0], [1e-90, 2.0], [3.0, 1.0]], [1.0, -1.0, 1.0]
+    ),
+}

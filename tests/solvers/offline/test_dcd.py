@@ -12,8 +12,8 @@ from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
+from tests.solvers.golden_cells import golden_rows
 from tests.solvers.offline.rows import sparse_rows
-from tests.solvers.test_golden import golden_rows
 
 NUMBERS = json.loads((GOLDEN / "dual.json").read_text())
 COSINES = np.cos(np.arange(1, 124))

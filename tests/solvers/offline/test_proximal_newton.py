@@ -11,7 +11,8 @@ from dualstream.solvers.offline.proximal_newton import Objective, Rows, mean_los
 from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.first_order_reference import dense
-from tests.solvers.online.test_first_order import weighted
+from tests.solvers.offline.support import everything, rows_of
+from tests.solvers.online.first_order_support import weighted
 
 OPTIMA = json.loads((GOLDEN / "dual.json").read_text())[
     "l1_logistic_optimum_500rows_unpenalised_intercept(1-based support)"
@@ -24,15 +25,6 @@ SMOOTH = [
     make_loss("squared"),
     make_loss("huber", 0.5),
 ]
-
-
-def rows_of(batch, bias=1.0):
-    columns = (batch.indptr, batch.indices, batch.values, batch.labels, batch.weights)
-    return Rows(*columns, batch.dim, bias)
-
-
-def everything(rows):
-    return np.zeros(rows.width + 1), np.ones(rows.width, bool)
 
 
 def nothing(rows):

@@ -5,14 +5,14 @@ import functools
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
+from dualstream.solvers import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
 from dualstream.solvers.losses.losses import MARGIN_LOSSES
 from dualstream.solvers.offline import method_registry as methods
 from dualstream.solvers.offline.method_registry import method_of
 from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.offline import conic
-from tests.solvers.offline.rows import dense, dual, primal, sparse_rows
+from tests.solvers.offline.rows import BAD_ROWS, dense, dual, primal, sparse_rows
 
 # newton_l1 solves another problem: test_newton_l1.py.
 METHODS = tuple(name for name in methods.METHODS if "l2" in method_of(name).regularizers)
@@ -169,22 +169,6 @@ def test_rows_that_are_gone_keep_their_part(method, intercept):
     by_definition = kept.weights @ losses / total + RHO / 2 * w @ w - fixed @ w / total
     assert found.primal == pytest.approx(by_definition, rel=1e-12)
     assert 0.0 <= found.gap == pytest.approx(found.primal - found.dual, abs=1e-12)
-
-
-BAD_ROWS = {
-    "one class": Batch.from_dense(np.random.default_rng(0).normal(size=(30, 4)), np.ones(30)),
-    "constant features": Batch.from_dense(np.ones((30, 3)), np.tile([1.0, -1.0], 15)),
-    "duplicate columns": Batch.from_dense(
-        np.repeat(np.random.default_rng(0).normal(size=(30, 2)), 3, axis=1),
-        np.tile([1.0, -1.0], 15),
-    ),
-    "more features than rows": sparse_rows(n=8, dim=60),
-    "rows of zeros": Batch.from_dense(np.zeros((6, 3)), [1.0, -1.0, 1.0, 1.0, 1.0, -1.0]),
-    "one row": Batch.from_dense([[2.0, 1.0]], [-1.0]),
-    "large and small numbers": Batch.from_dense(
-        [[1e90, 1.0], [1e-90, 2.0], [3.0, 1.0]], [1.0, -1.0, 1.0]
-    ),
-}
 
 
 @each("kind", BAD_ROWS)

@@ -1,9 +1,6 @@
 """ASSET and ASSET* against their definition in plain Python and against exact replays."""
 
 import json
-import lzma
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,21 +10,13 @@ from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.losses.losses import make_loss
 from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
-from tests.solvers.features.test_maps import dense
-from tests.solvers.features.test_scaling import mixed_rows
 from tests.solvers.first_order_reference import loss_from
+from tests.solvers.online.asset_support import adult_rows, needs_data, spec_of
+from tests.solvers.support import dense, mixed_rows
 
 REPLAY = json.loads((GOLDEN / "svm.json").read_text())["asset_replay"]
 REPLAYS = [case for case in REPLAY["cases"] if case["alg"].startswith("asset")]
 OPTIMA = [case for case in REPLAY["cases"] if case["alg"].startswith("optimum")]
-
-needs_data = pytest.mark.skipif(
-    "DUALSTREAM_DATA" not in os.environ, reason="DUALSTREAM_DATA is not set"
-)
-
-
-def spec_of(dim, **fields):
-    return {"algorithm": "asset", "features": {"kind": "indexed", "dim": dim}} | fields
 
 
 def largest_slope(loss, reach):
@@ -274,8 +263,3 @@ def test_optima_of_the_replayed_rows_are_met(case, a9a):
     found = solve(rows, "mcpa", rho=1e-4, tol=1e-6, intercept=case["alg"].removeprefix("optimum_"))
     assert found.converged and found.dual <= case["objective"] + 1e-8
     assert found.primal == pytest.approx(case["objective"], rel=REPLAY["tol"], abs=1e-8)
-
-
-def adult_rows(name):
-    text = lzma.decompress((Path(os.environ["DUALSTREAM_DATA"]) / f"{name}.xz").read_bytes())
-    return Batch.from_libsvm(text, 123).batch

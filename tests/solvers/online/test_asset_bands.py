@@ -17,8 +17,8 @@ from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.features.nystroem import Nystroem
 from tests.solvers.conftest import GOLDEN
-from tests.solvers.features.test_maps import dense
-from tests.solvers.online.test_asset import adult_rows, needs_data, spec_of
+from tests.solvers.online.asset_support import adult_rows, needs_data, spec_of
+from tests.solvers.support import dense
 
 BANDS = json.loads((GOLDEN / "svm.json").read_text())["asset_bands"]
 THESIS, OFFICIAL, FEW = (

@@ -10,7 +10,7 @@ import pytest
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.online.difference_of_convex import sigmoid_slope, sigmoid_surrogate
 from tests.grouping import each
-from tests.solvers.dc_reference import dc_step, surrogate
+from tests.solvers.dc_reference import dc_step, dense, surrogate
 from tests.solvers.specs import DIM, FEATURES, SPECS, stream
 
 KINDS = ("pil1", "pil2", "sigmoid")
@@ -24,15 +24,6 @@ MILD = {
 
 def dc(kind, inner="one_step", **fields):
     return make_learner(FEATURES | {"algorithm": "dc", "inner": inner} | MILD[kind] | fields)
-
-
-def dense(batch, intercept):
-    rows = np.zeros((len(batch), DIM + 1))
-    for i in range(len(batch)):
-        entries = slice(batch.indptr[i], batch.indptr[i + 1])
-        rows[i, batch.indices[entries]] = batch.values[entries]
-    rows[:, -1] = intercept
-    return rows
 
 
 @pytest.mark.parametrize(

@@ -20,45 +20,9 @@ from dualstream.solvers.refit.refit import problems_of
 from dualstream.solvers.refit.window_problem import Refitting
 from tests.grouping import each
 from tests.solvers import reference
+from tests.solvers.online.dual_ascent_support import WINDOWS, bytes_of, rows_of, spec_of
 
 FEW = settings(max_examples=5 if DISABLED else 25, deadline=None)
-WINDOWS = {
-    "infinite": ("infinite",),
-    "exponential": ("exponential", 0.9),
-    "sliding": ("sliding", 7),
-}
-KEYS = {"exponential": "beta", "sliding": "length"}
-
-
-def window_spec(window):
-    return dict(zip(("kind", KEYS.get(window[0])), window, strict=False))
-
-
-def spec_of(loss="hinge", window=("infinite",), kappa=None, dim=6, **more):
-    return {
-        "task": "binary" if loss in MARGIN_LOSSES else "regression",
-        "loss": reference.loss_spec(loss),
-        "window": window_spec(window),
-        "average": None if kappa is None else {"kappa": kappa},
-        "features": {"kind": "indexed", "dim": dim},
-        **more,
-    }
-
-
-def rows_of(n, dim=6, seed=0, regression=False, weighted=True):
-    """A batch with empty rows, repeated rows and rows of weight 0, and its dense matrix."""
-    random = np.random.default_rng(seed)
-    x = random.standard_normal((n, dim)) * (random.random((n, dim)) < 0.5)
-    x[n // 3] = 0.0
-    x[n // 2] = x[0]
-    y = x @ random.standard_normal(dim) + 0.3 * random.standard_normal(n)
-    y = y if regression else np.where(y >= 0, 1.0, -1.0)
-    weights = random.choice([0.0, 0.5, 1.0, 3.0], n) if weighted else np.ones(n)
-    return Batch.from_dense(x, y, weights), x
-
-
-def bytes_of(learner):
-    return dump(learner.state(), {})
 
 
 @each("kappa", [None, 0.8], ids=["last", "average"])

@@ -7,34 +7,19 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
 from tests.solvers.conftest import GOLDEN
-from tests.solvers.first_order_reference import dense, loss_from, soft
-from tests.solvers.online.test_first_order import COSINES, INDEXED, LOSSES, all_weights, weighted
+from tests.solvers.first_order_reference import dense
+from tests.solvers.online.first_order_support import (
+    COSINES,
+    ELASTIC,
+    INDEXED,
+    L1,
+    LOSSES,
+    all_weights,
+    iterates,
+    weighted,
+)
 
 CELLS = json.loads((GOLDEN / "dual.json").read_text())["rda_200rows_onepass"]
-L1 = {"kind": "l1", "lambda": 0.0213}
-ELASTIC = {"kind": "elastic_net", "lambda": 0.0213, "sigma": 0.1}
-
-
-def iterates(spec, batch):
-    """All iterates after the first row on, (n, dim + 1), by (2.4) of the thesis."""
-    spec = resolve_spec(spec)
-    loss, regularizer, schedule = loss_from(spec), spec["regularizer"], spec["schedule"]
-    lam, sigma = regularizer.get("lambda", 0.0), regularizer.get("sigma", 0.0)
-    half = 1.0 if spec["prox"] == "thesis" else 0.5
-    x = dense(batch, spec["intercept"])
-    penalised = np.append(np.ones(batch.dim), 0.0)
-    w, mean, t, found = np.zeros(x.shape[1]), np.zeros(x.shape[1]), 0, []
-    for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
-        if c > 0.0:
-            t += 1
-            mean = mean * ((t - 1) / t) + c * loss.slope(h @ w, y) * h / t
-            if schedule["kind"] == "sqrt":
-                beta = schedule["gamma"] * np.sqrt(t)
-            else:
-                beta = schedule["sigma"] * (1 + np.log(t))
-            w = soft(-mean, lam * penalised) / (sigma * penalised + 2 * half * beta / t)
-        found.append(w)
-    return np.array(found)
 
 
 @pytest.mark.parametrize("cell", CELLS)

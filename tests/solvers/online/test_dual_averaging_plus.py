@@ -15,9 +15,8 @@ from dualstream.solvers import (
 from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline.proximal_newton import Objective, minimise
 from tests.solvers.first_order_reference import dense
-from tests.solvers.offline.test_proximal_newton import everything, rows_of
-from tests.solvers.online.test_dual_averaging import L1
-from tests.solvers.online.test_first_order import INDEXED, all_weights, weighted
+from tests.solvers.offline.support import everything, rows_of
+from tests.solvers.online.first_order_support import INDEXED, L1, all_weights, weighted
 
 LOGISTIC = make_loss("logistic").numbers
 # The first attempt is at row 300.

@@ -11,31 +11,9 @@ from dualstream.solvers.rows import scalar as _scalar
 from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
+from tests.solvers.online.first_order_support import COSINES, INDEXED, LOSSES, all_weights, weighted
 
 CELLS = json.loads((GOLDEN / "dual.json").read_text())["sgd_spg_rho0.01_mu0.02"]
-COSINES = np.cos(np.arange(1, 124))
-INDEXED = {"kind": "indexed", "dim": 123}
-LOSSES = [
-    "hinge",
-    "squared_hinge",
-    {"kind": "smooth_hinge", "gamma": 0.5},
-    "logistic",
-    "squared",
-    "absolute",
-    {"kind": "quantile", "tau": 0.3},
-    {"kind": "epsilon_insensitive", "epsilon": 0.2},
-    {"kind": "huber", "delta": 0.5},
-]
-
-
-def weighted(batch, seed=0):
-    """The same rows with weights, some of them 0."""
-    weights = np.random.default_rng(seed).choice([0.0, 0.5, 1.0, 3.0], len(batch))
-    return Batch(batch.indptr, batch.indices, batch.values, batch.labels, weights, batch.dim)
-
-
-def all_weights(learner):
-    return np.append(learner.weights, learner.intercept)
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -9,7 +9,7 @@ from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
 from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
-from tests.solvers.online.test_first_order import COSINES, INDEXED, LOSSES, all_weights, weighted
+from tests.solvers.online.first_order_support import COSINES, INDEXED, LOSSES, all_weights, weighted
 
 CELLS = json.loads((GOLDEN / "dual.json").read_text())[
     "l1_baselines_logistic_lam0.02_alpha0.05sqrt(2/t)"

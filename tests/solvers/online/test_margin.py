@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
-from tests.solvers.dc_reference import margin_step
-from tests.solvers.online.test_difference_of_convex import dense
+from tests.solvers.dc_reference import dense, margin_step
 from tests.solvers.specs import DIM, FEATURES, stream
 
 LEARNERS = {

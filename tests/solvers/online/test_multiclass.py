@@ -12,7 +12,7 @@ from dualstream.solvers.online.class_choice import LOG_LOSS_CAP
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
 from dualstream.solvers.online.multiclass import make_multiclass
 from dualstream.solvers.rows.class_names import class_label, class_places, class_text
-from tests.solvers.features.test_scaling import as_bytes, mixed_rows
+from tests.solvers.support import as_bytes, class_rows, mixed_rows, outcome_bytes
 
 SPECS = {
     "plain": {},
@@ -56,25 +56,8 @@ def spec_of(name, **fields):
     return spec | {"features": {"kind": "indexed", "dim": 8}} | ALL[name] | fields
 
 
-def class_rows(n=150, seed=0):
-    """Rows of four classes; the third appears late, the fourth once."""
-    batch = mixed_rows(n, seed)
-    draw = np.random.default_rng(seed)
-    labels = (draw.random(n) < 0.4).astype(float)
-    labels[n // 2 :][draw.random(n - n // 2) < 0.3] = 2.0
-    labels[n - 5] = 3.0
-    names = ["red", "green", "blue", "rare"]
-    places, classes = class_places([class_text(names[int(k)]) for k in labels])
-    return batch.with_labels(places, classes)
-
-
 def texts(batch):
     return [batch.classes[int(label)] for label in batch.labels]
-
-
-def outcome_bytes(outcome):
-    names = ("scores", "losses", "updated", "rejected", "predicted", "log_losses")
-    return [None if (a := getattr(outcome, n)) is None else a.tobytes() for n in names]
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -10,8 +10,14 @@ from dualstream.solvers import Batch, CorruptState, InvalidSpec, make_learner, r
 from dualstream.solvers.online import lazy_average
 from tests.grouping import each
 from tests.solvers import first_order_reference as reference
-from tests.solvers.online.test_dual_averaging import ELASTIC, L1, iterates
-from tests.solvers.online.test_first_order import INDEXED, all_weights, weighted
+from tests.solvers.online.first_order_support import (
+    ELASTIC,
+    INDEXED,
+    L1,
+    all_weights,
+    iterates,
+    weighted,
+)
 
 RDA = {"algorithm": "rda", "features": INDEXED}
 LOG = {"kind": "log", "sigma": 3.0}

@@ -10,8 +10,8 @@ from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
-from tests.solvers.test_golden import COSINES, NUMBERS, learner_of
+from tests.solvers.golden_cells import COSINES, NUMBERS, learner_of
+from tests.solvers.online.dual_ascent_support import WINDOWS, bytes_of, rows_of, spec_of, visit
 
 OPTIMA = NUMBERS["odca_optimum_l2_rho0.01"]
 
@@ -62,14 +62,6 @@ def test_the_dual_never_goes_down(loss, window, fixed):
         dual = learner.certificate().dual
         assert dual >= before - 5e-16 * max(1.0, abs(before))
         before = dual
-
-
-def visit(learner, visits):
-    ring = learner._ring
-    learner._kernels.replay(
-        visits, 0, len(visits), ring.starts, ring.indices, ring.values, ring.rows,
-        learner._w, learner._floats, learner._ints,
-    )  # fmt: skip
 
 
 @pytest.mark.skipif(DISABLED, reason="many passes, in plain Python")

@@ -17,8 +17,14 @@ from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
-from tests.solvers.online.test_dual_ascent_general import General, both, primal_map
+from tests.solvers.general_reference import General, both, primal_map
+from tests.solvers.online.dual_ascent_support import (
+    WINDOWS,
+    assert_same,
+    bytes_of,
+    rows_of,
+    spec_of,
+)
 from tests.solvers.specs import DIM, FEATURES, SPECS, stream
 
 MORE = {
@@ -46,18 +52,6 @@ def forget(slow, age, retain, make=lambda dashed: dashed):
             row[2] *= slow.window[1]  # it has one row less after it
     del slow.rows[at]
     slow.iterates = [make(slow.numerator() / slow.room())] if slow.rows else []
-
-
-def assert_same(learner, slow, rel=1e-8, abs=1e-9):
-    served = np.append(learner.weights, learner.intercept)
-    np.testing.assert_allclose(served, slow.served(), rtol=rel, atol=abs)
-    certificate = learner.certificate()
-    found = certificate.primal, certificate.dual, certificate.gap
-    if certificate.weight_share > 1 - 1e-9:
-        assert found == pytest.approx(slow.certificate(), rel=rel, abs=abs)
-    else:
-        assert certificate.dual == pytest.approx(slow.certificate()[1], rel=rel, abs=abs)
-    assert certificate.gap >= 0.0
 
 
 def play(learner, slow, batch, x, retain, steps, make):

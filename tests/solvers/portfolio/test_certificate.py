@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.solvers import make_learner
 from dualstream.solvers.jit import DISABLED
-from tests.solvers.portfolio.test_portfolio import portfolio, stream
+from tests.solvers.portfolio.support import portfolio, stream
 from tests.solvers.portfolio_reference import BIAS, LINEAR, Input, dual_step, sigmoid
 from tests.solvers.staging import rows_of
 

@@ -9,10 +9,11 @@ from dualstream.solvers import Batch, MemberError, UnknownMember
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio.confidence_sequence import compare, stitched_boundary
 from dualstream.solvers.portfolio.weighting_kernels import MAX_LOG_LOSS
-from tests.solvers.portfolio.test_portfolio import portfolio, stream
-from tests.solvers.portfolio.test_regression import (
-    portfolio as number_portfolio,
-    stream as number_stream,
+from tests.solvers.portfolio.support import (
+    portfolio,
+    regression_portfolio as number_portfolio,
+    regression_stream as number_stream,
+    stream,
 )
 
 N = 60 if DISABLED else 300

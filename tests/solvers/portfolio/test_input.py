@@ -18,10 +18,13 @@ from dualstream.solvers import (
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio import PRESETS
 from tests.grouping import each
-from tests.solvers.portfolio.test_portfolio import portfolio, stream
-from tests.solvers.portfolio.test_regression import portfolio as number_portfolio
+from tests.solvers.portfolio.support import (
+    portfolio,
+    regression_portfolio as number_portfolio,
+    stream,
+)
 from tests.solvers.specs import SPECS, stream as spec_stream
-from tests.solvers.test_contract import content, relabelled, rescaled
+from tests.solvers.support import content, relabelled, rescaled
 
 N = 60 if DISABLED else 240
 DIM = 12

@@ -11,7 +11,7 @@ from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio import PRESETS
 from dualstream.solvers.portfolio.spec import model_spec
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from tests.solvers.portfolio.test_portfolio import portfolio, probabilities, stream
+from tests.solvers.portfolio.support import portfolio, probabilities, stream
 from tests.solvers.portfolio_reference import LINEAR, PortfolioReference
 from tests.solvers.staging import rows_of
 

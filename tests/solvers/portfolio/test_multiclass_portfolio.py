@@ -10,7 +10,7 @@ from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import class_places, class_text
-from tests.solvers.features.test_scaling import as_bytes
+from tests.solvers.support import as_bytes
 
 SIDE, CLASSES = 8, 10
 N = 60 if DISABLED else 1200

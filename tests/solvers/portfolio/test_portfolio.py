@@ -5,42 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, make_learner, resolve_spec
-from dualstream.solvers.jit import DISABLED
+from dualstream.solvers import resolve_spec
 from dualstream.solvers.portfolio import PRESETS
 from dualstream.solvers.portfolio.presets import presets_of
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from tests.solvers.portfolio.support import N, portfolio, probabilities, stream
 from tests.solvers.portfolio_reference import LINEAR, PortfolioReference
 from tests.solvers.staging import rows_of
 
 TASKS = ("binary", "regression")
-N = 60 if DISABLED else 400
-
-
-def stream(n, dim=12, seed=0):
-    """Rows with columns that are dense, rare, constant, of other sizes, and that come and go."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, dim)) * 10.0 ** rng.integers(-3, 4, dim)
-    share = np.array([1.0, 0.95, 0.7, 0.5, 0.3, 0.3, 0.1, 0.05, 0.05, 1.0, 0.5, 0.5])[:dim]
-    x *= rng.random((n, dim)) < share
-    x[:, 9] = 3.0
-    x[: n // 3, 10] = 0.0
-    x[n // 3 :, 11] = 0.0
-    w = rng.normal(size=dim) / (np.abs(x).max(0) + 1e-9)
-    y = np.where(x @ w + 0.3 * rng.normal(size=n) > 0.1, 1.0, -1.0)
-    y[n // 2 :] *= np.where(rng.random(n - n // 2) < 0.2, -1.0, 1.0)
-    return Batch.from_dense(x, y, rng.choice([0.0, 0.5, 1.0, 1.0, 3.0], n))
-
-
-def portfolio(dim=12, **fields):
-    """Of linear members, unless the fields name others."""
-    members = "ten" if fields.get("task") == "regression" else "eight"
-    features = {"kind": "indexed", "dim": dim}
-    return make_learner({"members": members, "features": features} | fields)
-
-
-def probabilities(scores):
-    return 1.0 / (1.0 + np.exp(-scores))
 
 
 @pytest.mark.parametrize("name", LINEAR)

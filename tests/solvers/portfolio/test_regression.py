@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, InvalidSpec, dump, make_learner
+from dualstream.solvers import InvalidSpec, dump
 from dualstream.solvers.jit import DISABLED
 from load_tests.regression import data
+from tests.solvers.portfolio.support import regression_portfolio, regression_stream
 from tests.solvers.regression_reference import MEMBERS, RegressionPortfolio, regret_bound
 from tests.solvers.staging import rows_of
 
@@ -17,28 +18,13 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "regression.json").r
 N = 60 if DISABLED else 400
 
 
-def portfolio(dim, **fields):
-    features = {"kind": "indexed", "dim": dim}
-    return make_learner({"members": "ten", "task": "regression", "features": features} | fields)
-
-
-def stream(n, dim=8, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, dim)) * 10.0 ** rng.integers(-3, 4, dim)
-    x *= rng.random((n, dim)) < np.array([1.0, 0.9, 0.6, 0.5, 0.3, 0.1, 0.05, 1.0])[:dim]
-    x[:, 7] = 2.0
-    w = rng.normal(size=dim) / (np.abs(x).max(0) + 1e-9)
-    y = 1e4 + 300.0 * (x @ w) + 40.0 * rng.standard_t(2, n) + np.cumsum(rng.normal(size=n))
-    return Batch.from_dense(x, y, rng.choice([0.0, 0.5, 1.0, 1.0, 3.0], n))
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_row_is_predicted_and_learned_as_the_reference_does(seed):
-    batch = stream(N, seed=seed)
+    batch = regression_stream(N, seed=seed)
     broken = (np.arange(batch.nnz) % 97 == 0) & (batch.indices != 7)
     batch.values[broken] *= 1e3
     # Without the new start after broken first rows, which the reference does not have.
-    learner, reference = portfolio(batch.dim)._learner, RegressionPortfolio()
+    learner, reference = regression_portfolio(batch.dim)._learner, RegressionPortfolio()
     found = learner.learn(batch).scores
     mixture, best = 0.0, np.zeros(len(MEMBERS))
     expected, counted = [], 0
@@ -57,9 +43,12 @@ def test_every_row_is_predicted_and_learned_as_the_reference_does(seed):
 
 
 def test_a_shift_and_a_factor_of_the_targets_are_those_of_the_predictions():
-    batch = stream(N)
+    batch = regression_stream(N)
     moved = batch.with_labels(-3.0 * batch.labels + 7e3)
-    plain, other = portfolio(batch.dim).learn(batch), portfolio(batch.dim).learn(moved)
+    plain, other = (
+        regression_portfolio(batch.dim).learn(batch),
+        regression_portfolio(batch.dim).learn(moved),
+    )
     first = int(np.argmax(batch.weights > 0.0)) + 1
     expected = -3.0 * plain.scores[first:] + 7e3
     np.testing.assert_allclose(other.scores[first:], expected, rtol=1e-6)
@@ -70,7 +59,7 @@ def test_a_shift_and_a_factor_of_the_targets_are_those_of_the_predictions():
 def test_the_figures_of_the_reference_are_met(name):
     got = GOLDEN["streams"][name]
     batch = data.as_batch(data.load(name))
-    learner = portfolio(batch.dim)._learner
+    learner = regression_portfolio(batch.dim)._learner
     errors = (learner.learn(batch).scores - batch.labels)[1:]
     figures = [np.abs(errors).mean(), math.sqrt((errors * errors).mean())]
     assert len(batch) == got["rows"]
@@ -81,19 +70,19 @@ def test_the_figures_of_the_reference_are_met(name):
 
 
 def test_constant_targets_and_huge_ones_stay_finite():
-    batch = stream(N)
-    constant = portfolio(batch.dim).learn(batch.with_labels(np.full(N, 4.0)))
+    batch = regression_stream(N)
+    constant = regression_portfolio(batch.dim).learn(batch.with_labels(np.full(N, 4.0)))
     first = int(np.argmax(batch.weights > 0.0)) + 1
     assert np.all(constant.scores[first:] == 4.0)
     labels = batch.labels.copy()
     labels[5::50] = 1e100
-    learner = portfolio(batch.dim)
+    learner = regression_portfolio(batch.dim)
     assert np.isfinite(learner.learn(batch.with_labels(labels)).scores).all()
     assert all(np.isfinite(array).all() for array in learner.state().values())
 
 
 def test_a_long_calm_after_a_huge_error_stays_finite():
-    rule = portfolio(1, members=[{"name": "mean", "kind": "prior"}])._rule
+    rule = regression_portfolio(1, members=[{"name": "mean", "kind": "prior"}])._rule
     n = 130_000 if not DISABLED else 100
     labels = np.zeros(n)
     labels[:3] = 0.0, 1e100, -1e100
@@ -103,12 +92,12 @@ def test_a_long_calm_after_a_huge_error_stays_finite():
 
 
 def test_a_model_joins_and_a_kind_does_not():
-    batch = stream(N)
-    learner = portfolio(batch.dim)
+    batch = regression_stream(N)
+    learner = regression_portfolio(batch.dim)
     learner.learn(batch)
     assert learner.add_member({"algorithm": "spg", "scaling": "balanced"}) == "spg-1"
     learner.learn(batch)
-    restored = portfolio(batch.dim)
+    restored = regression_portfolio(batch.dim)
     restored.restore(learner.state())
     assert dump(restored.state(), {}) == dump(learner.state(), {})
     with pytest.raises(InvalidSpec, match="kind must be left out"):

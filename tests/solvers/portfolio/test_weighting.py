@@ -12,53 +12,20 @@ import pytest
 from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio import PRESETS
-from tests.solvers.portfolio.test_portfolio import N, portfolio, probabilities, stream
-from tests.solvers.portfolio.test_regression import (
-    portfolio as number_portfolio,
-    stream as number_stream,
+from tests.solvers.portfolio.support import (
+    N,
+    assert_bounded,
+    portfolio,
+    probabilities,
+    regression_portfolio as number_portfolio,
+    regression_stream as number_stream,
+    regret_terms,
+    stream,
 )
 from tests.solvers.portfolio_reference import LINEAR
 
 MANY = 200 if DISABLED else 1500
 FEW = 300 if DISABLED else 10_000
-
-
-def regret_terms(learner, batch, choose=None):
-    """Losses of the mixture and of each member over the rows, (T,) and (T, K), in the rule's units.
-
-    choose(score) returns the label of each row; by default the batch's own labels are used.
-    """
-    rule, eta = learner._rule, learner.spec["eta"]
-    mixture, members = [], []
-    for i in range(len(batch)):
-        row = batch[i : i + 1]
-        if choose is not None:
-            row = row.with_labels(np.array([choose(float(learner.predict(row)[0]))]))
-        shares, counted = rule.shares, int(rule.g[2])
-        outcome = learner.learn(row)
-        assert int(rule.g[2]) - counted in (0, 1)
-        if int(rule.g[2]) == counted:
-            continue
-        c = float(row.weights[0])
-        costs = rule.recent[counted % len(rule.recent), : rule.size].copy()
-        exponents = eta * c * costs
-        least = exponents.min()
-        mixture.append((least - math.log(shares @ np.exp(least - exponents))) / eta)
-        members.append(c * costs)
-        if rule.classes:
-            # q is p of the label, except for the floor of 1e-4.
-            apart = shares @ np.exp(-costs) - math.exp(-outcome.losses[0])
-            assert -1e-12 < apart < 1e-4 + 1e-12
-    return np.array(mixture), np.array(members)
-
-
-def assert_bounded(learner, mixture, members):
-    """The bound holds at every row, not only at the last one."""
-    eta, share, k = learner.spec["eta"], learner.spec["share"], members.shape[1]
-    t = np.arange(1, len(mixture) + 1)
-    bound = (math.log(k) - t * math.log(1.0 - share)) / eta
-    excess = np.cumsum(mixture) - np.cumsum(members, axis=0).min(axis=1)
-    assert np.all(excess <= bound + 1e-9 * t), float((excess - bound).max())
 
 
 def light(batch):

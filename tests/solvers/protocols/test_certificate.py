@@ -9,7 +9,7 @@ from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.protocols.certificate import relative_gap
 from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.online.test_dual_ascent import WINDOWS, rows_of, spec_of
+from tests.solvers.online.dual_ascent_support import WINDOWS, rows_of, spec_of
 
 
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)

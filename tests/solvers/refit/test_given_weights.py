@@ -5,7 +5,7 @@ import pytest
 
 from dualstream.solvers import Batch, RefitError, enter_refit, make_learner, resolve_spec
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
-from tests.solvers.refit.test_weights_refit import DIM, FEATURES, SPECS, every, rows_of, served
+from tests.solvers.refit.support import DIM, FEATURES, SPECS, every, rows_of, served
 
 PLACES, WEIGHTS = [1, 4, 7], [0.5, -1.25, 2.0]
 

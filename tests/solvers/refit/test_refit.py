@@ -25,10 +25,15 @@ from dualstream.solvers.refit.refit import problems_of, take_refit
 from dualstream.solvers.refit.window_problem import Refitting
 from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.offline.test_solve import BAD_ROWS
-from tests.solvers.online.test_dual_ascent import WINDOWS, bytes_of, rows_of, spec_of
-from tests.solvers.online.test_dual_ascent_general import General, both, primal_map
-from tests.solvers.online.test_unlearning import assert_same
+from tests.solvers.general_reference import General, both, primal_map
+from tests.solvers.offline.rows import BAD_ROWS
+from tests.solvers.online.dual_ascent_support import (
+    WINDOWS,
+    assert_same,
+    bytes_of,
+    rows_of,
+    spec_of,
+)
 from tests.solvers.specs import SPECS
 
 windows = each("window", WINDOWS.values(), ids=WINDOWS)

@@ -1,0 +1,38 @@
+"""A guarded model and rows that pause it."""
+
+import time
+from typing import Any
+
+from tests.service.conftest import SPEC
+
+FIELDS = {"every": 10, "patience": 2, "history": 1000, "after": 50}
+GUARDED = SPEC | {"guard": {"mode": "pause", **FIELDS}}
+
+
+def samples(first: int, last: int, bad: bool = False, ids: bool = False) -> list[dict[str, Any]]:
+    """Rows first .. last - 1 of an endless stream; bad ones are longer and have the other label."""
+    found = []
+    for n in range(first, last):
+        x = [((n * k * 7919) % 101 - 50) / (5 if bad else 25) for k in range(1, 6)]
+        sample = {"x": x, "y": int((x[0] + x[1] > 0) != bad)}
+        found.append(sample | ({"id": f"s{n}"} if ids else {}))
+    return found
+
+
+def learn(client: Any, rows: list[dict[str, Any]], model: str = "m", **more: Any) -> dict:
+    answer = client.post(f"/models/{model}/learn", json={"samples": rows}, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def view(client: Any, model: str = "m") -> dict:
+    return client.get(f"/models/{model}?digest=true").json()
+
+
+def paused(client: Any, model: str = "m") -> dict:
+    """Where it is paused, once the state has gone back."""
+    deadline = time.monotonic() + 20
+    while not (got := view(client, model)["paused"] or {}).get("is_settled"):
+        assert time.monotonic() < deadline, got
+        time.sleep(0.01)
+    return got

@@ -1,0 +1,61 @@
+"""Worker processes of a server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.service.support import ROW
+
+
+def children(server: ServerProcess) -> list[int]:
+    """The workers of the server."""
+    return [pid for pid, parent, _ in _processes() if parent == server.process.pid]
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Each process of this machine that is not a zombie: its id, its parent's, its command."""
+    for place in Path("/proc").iterdir():
+        try:
+            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                yield int(place.name), int(parent), (place / "cmdline").read_text()
+        except (OSError, ValueError):
+            continue
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def scraped(server: ServerProcess) -> dict[str, float]:
+    """By whichever worker answers."""
+    answer = httpx.get(f"{server.url}/metrics", timeout=60)
+    lines = [line.rpartition(" ") for line in answer.text.splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, _, value in lines}
+
+
+def is_learned(server: ServerProcess) -> bool:
+    """Is one more row learned? A killed worker closes its connections."""
+    try:
+        answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=20)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == 200
+
+
+def are_back(server: ServerProcess, killed: set[int]) -> bool:
+    """Do two workers serve in place of the killed ones?"""
+    running = set(children(server)) - killed
+    return len(running) == 2 and ready_workers(server) == 2
+
+
+def ready_workers(server: ServerProcess) -> int:
+    try:
+        return int(scraped(server)["dualstream_workers"])
+    except (httpx.HTTPError, KeyError, ValueError):
+        return 0

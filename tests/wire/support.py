@@ -1,0 +1,43 @@
+"""Chunks of a body that arrives in pieces."""
+
+import asyncio
+
+from dualstream.solvers.rows.text import count_lines
+from dualstream.wire.chunking import chunks
+from dualstream.wire.chunking.chunks import CHUNKERS, chunks_of
+from dualstream.wire.problems import Problem
+
+
+def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chunk]:
+    found: list[chunks.Chunk] = []
+    _cut_into(found, kind, pieces, longest)
+    return found
+
+
+def cut_until(
+    kind: str, pieces: list[bytes], longest: int = 1000
+) -> tuple[list[chunks.Chunk], bool]:
+    """The chunks, and whether they are all there are: else those before a refusal."""
+    found: list[chunks.Chunk] = []
+    try:
+        _cut_into(found, kind, pieces, longest)
+    except Problem as problem:
+        assert problem.status in (400, 413), problem
+        return found, False
+    return found, True
+
+
+def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest: int) -> None:
+    async def take() -> None:
+        async def arriving():
+            for piece in pieces:
+                yield piece
+
+        async for chunk in chunks_of(arriving(), CHUNKERS[kind](), longest, count_lines):
+            found.append(chunk)
+
+    asyncio.run(take())
+
+
+def said(parsed) -> tuple[int, list[tuple[int, str, str, int]]]:
+    return parsed.count, [(e.index, e.pointer, e.reason, e.line) for e in parsed.errors]
