@@ -38,6 +38,7 @@ from dualstream.service.concurrency import run_to_completion
 from dualstream.service.http.access import REMEMBER_PARAMETERS, not_allowed
 from dualstream.service.http.body_memory import BodyMemory, body_of, release_body
 from dualstream.service.http.etag import etag_of
+from dualstream.service.http.overload import LEARN, AdmissionControl
 from dualstream.service.http.rate_limits import admit_rows, limits_of
 from dualstream.service.http.request_body import (
     body_pieces,
@@ -48,13 +49,13 @@ from dualstream.service.http.request_body import (
 )
 from dualstream.service.http.request_head import (
     Head,
-    given_key,
-    given_source,
     invalid_source,
     read_count,
     read_flag,
     read_head,
+    read_key,
     read_query,
+    read_source,
     stored_key,
 )
 from dualstream.service.http.request_log import note_long, note_rows
@@ -67,7 +68,6 @@ from dualstream.service.http.send import (
 )
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.metrics import Telemetry
-from dualstream.service.models.admission import LEARN
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
@@ -79,7 +79,7 @@ from dualstream.service.models.versions import (
 )
 from dualstream.solvers import Batch
 from dualstream.solvers.rows.text import count_lines
-from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, chunker_of, chunks_of
+from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
 from dualstream.wire.problems import Problem
 from dualstream.wire.schemas import Learned, Predicted, PredictedMany
 
@@ -93,7 +93,7 @@ Endpoint = Callable[[str, Scope, Receive], Awaitable[Any]]
 """Model id and request -> body (bytes, or an iterator of lines) and headers."""
 
 
-class HotPath:
+class FastRoutes:
     """ASGI router: serves learn, predict and events itself, passes everything else to `app`."""
 
     def __init__(
@@ -101,13 +101,14 @@ class HotPath:
         app: ASGIApp,
         registry: ModelRegistry,
         startup: Readiness,
+        admission: AdmissionControl,
         bodies: BodyMemory,
         telemetry: Telemetry,
     ) -> None:
         self._app = app
         self._registry = registry
         self._settings = registry.settings
-        self._startup = startup
+        self._startup, self._admission = startup, admission
         self._bodies = bodies
         self._telemetry = telemetry
         self._events = Events(registry, startup, telemetry)
@@ -121,9 +122,6 @@ class HotPath:
             upload.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         self._bodies.track(scope)
         path: str = scope["path"]
         if path.startswith("/models/"):
@@ -199,18 +197,13 @@ class HotPath:
         head = read_head(scope)
         query = read_query(scope, ("scores", "atomic"))
         wants_scores, atomic = read_flag(query, "scores"), read_flag(query, "atomic")
-        source = given_source(head)
+        source = read_source(head)
         model = await self._registry.get(model_id)
         headers = [(b"dualstream-durability", self._registry.store_status.durability)]
-        if source is not None:
-            if atomic:
-                raise invalid_source("a source moves over bad rows; leave out atomic=true")
-            body = await read_body(receive, head, self._settings.max_body_bytes, scope)
-            given = (model, source, head, body, wants_scores, limits_of(scope))
-            result = await learn_from_source(self._registry, *given)
-            note_rows(scope, result.count + (result.rejected or 0))
-            return one_line(result) if head.wants_lines else _encode(result), headers
-        if self._may_stream(head):
+        if source is not None and atomic:
+            raise invalid_source("a source moves over bad rows; leave out atomic=true")
+        chunker = None if source is not None else self._chunker_of(head)
+        if chunker is not None:
             pieces = body_pieces(receive, head, self._settings.max_upload_bytes, scope)
             body, is_long = await read_up_to(CHUNK_BYTES, pieces)
             if is_long:
@@ -221,15 +214,20 @@ class HotPath:
                     model_id,
                     head,
                     query,
-                    given_key(head.idempotency_key),
+                    read_key(head.idempotency_key),
                     wants_scores,
                     limits_of(scope),
                 )
-                results = self._learn_chunks(upload, head, prepend(body, pieces), scope)
+                results = self._learn_chunks(upload, chunker, prepend(body, pieces), scope)
                 return await _results_or_totals(head, upload, results, headers)
         else:
             body = await read_body(receive, head, self._settings.max_body_bytes, scope)
-        self._registry.admission.check(LEARN)
+        self._admission.check(LEARN)
+        if source is not None:
+            batch = (model, source, head, body, wants_scores, limits_of(scope))
+            result = await learn_from_source(self._registry, *batch)
+            note_rows(scope, result.count + (result.rejected or 0))
+            return one_line(result) if head.wants_lines else _encode(result), headers
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
         receipt, limits = None, limits_of(scope)
@@ -254,29 +252,29 @@ class HotPath:
             return one_line(result), headers
         return _encode(result), headers
 
-    def _may_stream(self, head: Head) -> bool:
-        """Whether the body can be long enough, and of a format, to be learned in chunks."""
+    def _chunker_of(self, head: Head) -> Chunker | None:
+        """Chunker of a body that may be long enough to be learned in chunks; None without one."""
         is_short = head.content_length is not None and head.content_length <= CHUNK_BYTES
         if (
             is_short and head.content_encoding is None
         ) or self._settings.max_body_bytes < CHUNK_BYTES:
-            return False
-        return media_type(head.content_type)[0] in CHUNKERS
+            return None
+        kind, parameters = media_type(head.content_type)
+        return chunker_of(kind, parameters.get("delimiter", "")) if kind in CHUNKERS else None
 
     async def _learn_chunks(
-        self, upload: Upload, head: Head, pieces: AsyncIterator[bytes], scope: Scope
+        self, upload: Upload, chunker: Chunker, pieces: AsyncIterator[bytes], scope: Scope
     ) -> AsyncIterator[Learned]:
         """The result of each chunk, then the totals."""
-        kind, parameters = media_type(head.content_type)
-        chunker, so_far = chunker_of(kind, parameters.get("delimiter", "")), 0
-        held = body_of(scope)
+        so_far = 0
+        memory = body_of(scope)
         self._uploads.add(upload)
         try:
             cut = chunks_of(pieces, chunker, self._settings.max_body_bytes, count_lines)
             async with aclosing(cut) as chunks:
                 async with aclosing(upload.learn(chunks)) as learned:
                     async for result in learned:
-                        held.release(result.bytes - so_far)
+                        memory.release(result.bytes - so_far)
                         so_far = result.bytes
                         yield result
             total = upload.result()
@@ -294,7 +292,7 @@ class HotPath:
         _check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, (*_OF_PREDICTIONS, *REMEMBER_PARAMETERS))
-        model = await self._found(model_id, query)
+        model = await self._model_at(model_id, query)
         body = await read_body(receive, head, self._settings.max_body_bytes, scope)
         wait = read_wait(query, model, self._settings.remember_s)
         if wait is None:
@@ -321,7 +319,7 @@ class HotPath:
             return await self._predict_row(query["model"], query)
 
     async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
-        model = await self._found(model_id, query)
+        model = await self._model_at(model_id, query)
         answered, headers = await self._score(model, _queried_row(model, query), query)
         return _encode(answered), headers
 
@@ -344,7 +342,7 @@ class HotPath:
         answered.stale, answered.age_seconds = True, round(age_s, 3)
         return answered, []
 
-    async def _found(self, model_id: str, query: dict[str, str]) -> Model:
+    async def _model_at(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
         model = self._registry.cached(model_id) or await self._registry.get(model_id)
         min_seq = read_count(query, "min_seq")

@@ -17,7 +17,6 @@ from dualstream.service.http.openapi import returns
 from dualstream.service.http.rate_limits import KeyLimits
 from dualstream.service.http.request_head import Head, invalid_source
 from dualstream.service.journal.protocol import ModelChanged
-from dualstream.service.models.admission import LEARN
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sources import (
@@ -106,7 +105,6 @@ async def learn_from_source(
     Raises Problem as learn does, and 409 if the batch is not the next one of its source, or the
     source is unknown and the batch does not begin it.
     """
-    registry.admission.check(LEARN)
     while True:
         if body:
             parsed = await parse(model, head, body, labelled=True)

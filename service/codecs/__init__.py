@@ -133,13 +133,13 @@ def parse_body(
     Raises Problem 415 for an unsupported media type, 400 for a malformed body, 413 for too many
     rows.
     """
-    kind, _ = media_type(content_type)
+    kind, parameters = media_type(content_type)
     is_text = kind.startswith("text/") or kind == "application/x-ndjson"
     if kind != "application/json":  # a compressed body is no JSON: parse_exactly checks it then
         check_is_plain(body, is_text)
     if is_text:
         body = body.removeprefix(MARK)
-    parsed = parse_chunk(schema, content_type, body, labelled=labelled)
+    parsed = _parse(schema, kind, parameters, body, labelled)
     check_rows(parsed.count, schema.limits.rows)
     return parsed
 
@@ -148,7 +148,12 @@ def parse_chunk(
     schema: RowSchema, content_type: str | None, body: bytes, *, labelled: bool
 ) -> ParsedRows:
     """As `parse_body`, for a chunk of an upload: no limit of rows, no byte order mark."""
-    kind, parameters = media_type(content_type)
+    return _parse(schema, *media_type(content_type), body, labelled)
+
+
+def _parse(
+    schema: RowSchema, kind: str, parameters: dict[str, str], body: bytes, labelled: bool
+) -> ParsedRows:
     parser = PARSERS.get(kind) if schema.columns is None else FLAT_PARSERS.get(kind)
     if parser is None and kind in PARSERS:
         raise refuse_other_format(kind)

@@ -1,10 +1,13 @@
 """HTTP from the socket to the route: limits of clients, API keys, bodies, problems, responses.
 
-protocol.py, body_protocol.py                 uvicorn's protocol with limits; long bodies
-connection_limits.py, body_memory.py          number of connections, slow clients; memory of bodies
-access.py, api_keys.py, rate_limits.py        authentication, scopes, rate limits
-request_log.py                                ids of requests, access log, spans
-request_head.py, request_body.py              headers, query, keys; bodies within limits
-send.py, etag.py, exceptions_to_problems.py   responses; exceptions as problem+json
-openapi.py                                    OpenAPI document
+protocol.py, body_protocol.py           uvicorn's protocol with limits; long bodies
+connection_limits.py, body_memory.py    number of connections, slow clients; memory of bodies
+request_log.py                          ids of requests, access log, spans
+cors.py, head_checks.py, overload.py    other origins; refusals before the body is read
+access.py, api_keys.py, rate_limits.py  authentication, scopes, rate limits
+request_head.py, request_body.py        headers, query, keys; bodies within limits
+send.py, etag.py                        responses
+exceptions_to_problems.py               exceptions as problem+json
+framework_errors.py                     the same for FastAPI's routes
+openapi.py                              OpenAPI document
 """

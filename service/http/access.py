@@ -120,8 +120,8 @@ _TEMPLATES = {
     "/v2/models/": _templates_by_suffix(f"/v2{_OF_MODELS}"),
 }
 # Route names in the metrics, for routes that are answered before FastAPI.
-_HOT = {f"{_OF_MODELS}/{action}": action for action in ("learn", "predict", "events")}
-_HOT["/predict"] = "predict"
+_FAST = {f"{_OF_MODELS}/{action}": action for action in ("learn", "predict", "events")}
+_FAST["/predict"] = "predict"
 
 
 class Requirement(NamedTuple):
@@ -207,9 +207,6 @@ class AccessControl:
         self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         requested = requirement_of(scope["method"], scope["path"], scope["query_string"])
         if requested.scope is not NOTHING:
             key = self._key_in(scope)
@@ -222,7 +219,7 @@ class AccessControl:
             if refusal is not None:
                 began = time.perf_counter()
                 await send_problem(send, refusal, scope["path"])
-                route = _HOT.get(requested.route or "", requested.route or "unknown")
+                route = _FAST.get(requested.route or "", requested.route or "unknown")
                 seconds = time.perf_counter() - began
                 self._telemetry.saw_request(scope["method"], route, refusal.status, seconds)
                 return

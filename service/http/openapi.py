@@ -83,7 +83,7 @@ def returns(kind: Any, description: str = "Successful Response") -> dict[str, An
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def describe_hot_routes(app: FastAPI, asks_for_keys: bool) -> None:
+def describe_fast_routes(app: FastAPI, asks_for_keys: bool) -> None:
     """Add the ASGI routes and the common parts of all routes to `app.openapi()`."""
     generate = app.openapi
 

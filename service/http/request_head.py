@@ -17,7 +17,7 @@ NDJSON = b"application/x-ndjson"
 MIN_WEIGHT = 0.001
 """Lowest weight of a media type in `Accept`; 0 means: not acceptable."""
 _JSON_KINDS = ("application/json", "application/*", "*/*")
-REPLACEMENT = "\ufffd"
+_REPLACEMENT = "\ufffd"
 """In place of bytes that are not UTF-8 in a decoded path."""
 _SINGLE = frozenset(
     (
@@ -147,7 +147,7 @@ def read_count(query: dict[str, str], name: str) -> int:
     return int(value)
 
 
-def given_key(idempotency_key: bytes | None) -> str | None:
+def read_key(idempotency_key: bytes | None) -> str | None:
     """The Idempotency-Key as text. Raises Problem 422."""
     if idempotency_key is None:
         return None
@@ -165,11 +165,11 @@ def given_key(idempotency_key: bytes | None) -> str | None:
 
 def stored_key(idempotency_key: bytes | None) -> bytes | None:
     """The Idempotency-Key as the journal stores it. Raises Problem 422."""
-    text = given_key(idempotency_key)
+    text = read_key(idempotency_key)
     return None if text is None else make_key(KeyKind.REQUEST, text)
 
 
-def given_source(head: Head) -> Source | None:
+def read_source(head: Head) -> Source | None:
     """The Dualstream-Source of the request. Raises Problem 422."""
     if head.source is None:
         return None
@@ -192,15 +192,13 @@ def stored_key_of(header: str | None) -> bytes | None:
     return None if header is None else stored_key(header.encode("latin-1"))
 
 
-INVALID_PATH = Problem(
-    422, "invalid-request", "the path is not UTF-8; send the bytes of UTF-8 as %XX"
-)
-
-
-def is_path(scope: Scope) -> bool:
-    """Whether the path of the request is UTF-8 after %-decoding."""
+def path_problem(scope: Scope) -> Problem | None:
+    """Problem 422 if the path is not UTF-8 after %-decoding."""
+    if _REPLACEMENT not in scope["path"]:
+        return None
     try:
         unquote_to_bytes(scope["raw_path"]).decode()
     except UnicodeDecodeError:
-        return False
-    return True
+        detail = "the path is not UTF-8; send the bytes of UTF-8 as %XX"
+        return Problem(422, "invalid-request", detail)
+    return None  # the client sent the replacement character itself

@@ -71,11 +71,8 @@ class RequestLog:
         self.tracing: Tracing | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         number = next(self._numbers)
-        request_id = _given_id(scope) or f"{self._prefix}-{number:x}"
+        request_id = _client_id(scope) or f"{self._prefix}-{number:x}"
         REQUEST_ID.set(request_id)
         own = (b"x-request-id", request_id.encode())
         scope[_NOTE] = note = Note()
@@ -101,12 +98,12 @@ class RequestLog:
             is_slow = seconds >= SLOW_S and not note.is_long
             is_logged = self._is_logged and (status >= 500 or number % self._every == 0)
             if is_slow or is_logged or span is not None:
-                asked = self._requirement_of(scope["method"], scope["path"], scope["query_string"])
-                model = asked.models[0] if asked.models else None
+                needs = self._requirement_of(scope["method"], scope["path"], scope["query_string"])
+                model = needs.models[0] if needs.models else None
                 if is_slow or is_logged:
                     _write(scope, model, note, status, sent, seconds, is_slow)
                 if span is not None:
-                    _end_span(span, scope, asked.route, model, note.rows, status, request_id)
+                    _end_span(span, scope, needs.route, model, note.rows, status, request_id)
 
 
 def _end_span(
@@ -131,7 +128,7 @@ def _end_span(
     span.end(f"{method} {route}" if route else method, attributes, status >= 500)
 
 
-def _given_id(scope: Scope) -> str | None:
+def _client_id(scope: Scope) -> str | None:
     """The id that the client sent, if it is of 1 to MAX_ID visible ASCII characters."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":

@@ -1,1 +1,1 @@
-"""The models in this process: registry, cache, loader, versions, admission control."""
+"""The models in this process: registry, cache, loader, versions, waiting requests."""

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from dualstream.service.concurrency import SingleThread
 from dualstream.service.journal.protocol import Journal
-from dualstream.service.models.admission import AdmissionControl
 from dualstream.service.models.job import Job
 from dualstream.service.models.readiness import StoreIdentity, StoreStatus
+from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import Clock
 from dualstream.service.settings import Settings
 
@@ -37,7 +37,6 @@ class Counters(Protocol):
     def saw_load(self, seconds: float) -> None: ...
     def saw_eviction(self) -> None: ...
     def saw_delete(self, model: str) -> None: ...
-    def saw_shed(self, kind: str) -> None: ...
     def saw_fork(self, model: str) -> None: ...
     def saw_loss(self, model: str, records: int) -> None: ...
     def saw_refit(self, model: str, has_entered: bool) -> None: ...
@@ -60,7 +59,7 @@ class ModelDeps:
     clock: Clock
     store_identity: StoreIdentity
     store_status: StoreStatus
-    admission: AdmissionControl
+    waiting: WaitingRequests
     jobs: Sequence[type[Job]]
     """The kinds of jobs that start by themselves."""
     refit_thread: SolverThread = field(default_factory=SolverThread)

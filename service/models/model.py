@@ -161,11 +161,11 @@ class Model(CommitListener):
             if receipt.control_outcome is None and not is_left(receipt.placed):
                 raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
             return receipt
-        number = self.deps.admission.enter(future)
+        ticket = self.deps.waiting.enter(future)
         try:
             return await future
         finally:
-            self.deps.admission.leave(number)
+            self.deps.waiting.leave(ticket)
             if spans is not None:
                 spans.end()
 

@@ -19,7 +19,6 @@ from dualstream.service.journal.protocol import (
     ModelRecord,
     UnknownModel,
 )
-from dualstream.service.models.admission import MAX_WAIT_S, MAX_WAITING, AdmissionControl, IdleShare
 from dualstream.service.models.cache import ModelCache, Pin
 from dualstream.service.models.compiled_specs import KnownSpecs
 from dualstream.service.models.deps import Counters, ModelDeps
@@ -28,6 +27,7 @@ from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import OtherIdentity, StoreIdentity, StoreStatus
 from dualstream.service.models.sizeof import bytes_before_rows
+from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
 from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
 from dualstream.service.settings import Settings
@@ -71,14 +71,7 @@ class ModelRegistry:
         self.store_status = StoreStatus(journal)
         self.store_identity = StoreIdentity(journal)
         self.clock = clock
-        self.admission = AdmissionControl(
-            MAX_WAITING,
-            MAX_WAIT_S,
-            settings.request_timeout_s,
-            counters.saw_shed,
-            clock.now,
-            IdleShare().share,
-        )
+        self.waiting = WaitingRequests(settings.request_timeout_s, clock.now)
         self.deps = ModelDeps(
             journal,
             settings,
@@ -86,7 +79,7 @@ class ModelRegistry:
             clock,
             self.store_identity,
             self.store_status,
-            self.admission,
+            self.waiting,
             jobs,
         )
         self.cache = ModelCache(settings.models_bytes, self._on_eviction)

@@ -7,11 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,14 +34,13 @@ from dualstream.service.api import (
     versions,
     weights,
 )
-from dualstream.service.api.learn_and_predict import HotPath
-from dualstream.service.codecs import media_type
-from dualstream.service.concurrency import LoopWatch, drop_traceback
+from dualstream.service.api.learn_and_predict import FastRoutes
+from dualstream.service.concurrency import LoopWatch
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import Feature, jobs_of
-from dualstream.service.http.access import AccessControl, feature_of, not_allowed, requirement_of
+from dualstream.service.http.access import AccessControl, requirement_of
 from dualstream.service.http.api_keys import KeyRing
-from dualstream.service.http.body_memory import CONNECTION, BodyMemory, memory_limit
+from dualstream.service.http.body_memory import BodyMemory, memory_limit
 from dualstream.service.http.connection_limits import (
     MAX_BODY_STEP_S,
     MAX_CONNECTIONS,
@@ -54,101 +49,44 @@ from dualstream.service.http.connection_limits import (
     Connections,
     Limits,
 )
-from dualstream.service.http.exceptions_to_problems import as_problem
-from dualstream.service.http.openapi import OF_QUERIES, describe_hot_routes
+from dualstream.service.http.cors import across_origins
+from dualstream.service.http.framework_errors import handle_errors
+from dualstream.service.http.head_checks import HeadChecks
+from dualstream.service.http.openapi import OF_QUERIES, describe_fast_routes
+from dualstream.service.http.overload import MAX_WAIT_S, MAX_WAITING, AdmissionControl, IdleShare
 from dualstream.service.http.rate_limits import RateLimits, TokenStore
-from dualstream.service.http.request_body import BodyRefused
-from dualstream.service.http.request_head import (
-    INVALID_PATH,
-    REPLACEMENT,
-    check_query,
-    is_path,
-    repeated_header,
-)
-from dualstream.service.http.request_log import AccessLog, RequestLog
-from dualstream.service.http.send import send_problem, without_body
+from dualstream.service.http.request_head import check_query
+from dualstream.service.http.request_log import RequestLog
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal import Limits as JournalLimits, make_journal
-from dualstream.service.journal.protocol import JournalError
-from dualstream.service.journal.record import RecordError
 from dualstream.service.metrics import Telemetry
 from dualstream.service.metrics.multiprocess import MetricsDirectory
-from dualstream.service.models.admission import (
-    REFUSE_AFTER_S,
-    AdmissionControl,
-    kind_of,
-    overloaded,
-)
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.observability.tracing import Tracing, is_tracing_wanted
 from dualstream.service.settings import Settings, check_binding
-from dualstream.solvers import SolverError
-from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
-
-_CORS_REQUEST_HEADERS = (
-    "authorization",
-    "baggage",
-    "content-type",
-    "content-encoding",
-    "dualstream-source",
-    "idempotency-key",
-    "if-match",
-    "if-none-match",
-    "last-event-id",
-    "sentry-trace",
-    "traceparent",
-    "tracestate",
-    "x-request-id",
-)
-_CORS_RESPONSE_HEADERS = (
-    "etag",
-    "retry-after",
-    "idempotency-replayed",
-    "dualstream-durability",
-    "x-request-id",
-)
-
-
-class Admission:
-    """ASGI middleware: refuses requests under overload before their body is read."""
-
-    def __init__(self, app: ASGIApp, admission: AdmissionControl) -> None:
-        self._app = app
-        self._admission = admission
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = kind_of(scope["path"]) if scope["type"] == "http" else None
-        if kind is not None and not self._admission.admits(kind, scope.get(CONNECTION)):
-            await asyncio.sleep(REFUSE_AFTER_S)
-            await send_problem(send, overloaded(kind), scope["path"])
-            return
-        await self._app(scope, receive, send)
 
 
 class Application:
-    """The ASGI application: the layers and routes, for HEAD as for GET."""
+    """The ASGI application, and the parts of it that the server and tests control."""
 
     def __init__(
         self,
-        layers: ASGIApp,
-        hot: HotPath,
+        requests: RequestLog,
+        fastapi: FastAPI,
+        fast_routes: FastRoutes,
         registry: ModelRegistry,
         startup: Readiness,
+        admission: AdmissionControl,
         bodies: BodyMemory,
         connections: Connections,
-        access_log: AccessLog,
     ) -> None:
-        self._layers = layers
-        self._requests = RequestLog(self._answer, access_log, requirement_of)
-        self._registry, self._hot = registry, hot
-        self.startup = startup
-        self.admission = registry.admission
-        self.bodies = bodies
-        self.connections = connections
-        self.stop_streams = hot.stop_streams
+        self._requests, self._fastapi = requests, fastapi
+        self._registry, self._fast_routes = registry, fast_routes
+        self.startup, self.admission = startup, admission
+        self.bodies, self.connections = bodies, connections
+        self.stop_streams = fast_routes.stop_streams
 
     def drain(self) -> None:
         """Not ready from now on, but serve; each response closes its connection."""
@@ -161,19 +99,8 @@ class Application:
         return tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._requests(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            if scope["method"] == "HEAD":
-                scope, send = {**scope, "method": "GET"}, without_body(send)
-            if REPLACEMENT in scope["path"] and not is_path(scope):
-                await send_problem(send, INVALID_PATH, scope["path"])
-                return
-            if (repeated := repeated_header(scope)) is not None:
-                await send_problem(send, repeated, scope["path"])
-                return
-        await self._layers(scope, receive, send)
+        """Requests pass all layers. Start and stop of the process are FastAPI's alone."""
+        await (self._requests if scope["type"] == "http" else self._fastapi)(scope, receive, send)
 
 
 @functools.cache
@@ -240,6 +167,14 @@ def create_app(
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
     registry = ModelRegistry(journal, settings, telemetry, jobs_of(features))
     telemetry.watch(registry)
+    admission = AdmissionControl(
+        registry.waiting,
+        telemetry.saw_shed,
+        time.monotonic,
+        MAX_WAITING,
+        MAX_WAIT_S,
+        IdleShare().share,
+    )
     startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
     connections = Connections(
         MAX_CONNECTIONS,
@@ -252,7 +187,7 @@ def create_app(
         DefaultLabels(registry, journal).run,
         telemetry.memory.run,
         telemetry.store.run,
-        registry.admission.run,
+        admission.run,
     ]
 
     async def serve_models() -> None:
@@ -290,7 +225,7 @@ def create_app(
         servers=[{"url": "."}],
         redoc_url=None,
     )
-    app.router.redirect_slashes = False  # see _without_slash
+    app.router.redirect_slashes = False  # see framework_errors.py
     app.state.settings = settings
     app.state.registry = registry
     app.state.startup = startup
@@ -298,20 +233,11 @@ def create_app(
     app.state.features = {feature.name for feature in features}
     app.state.exporting = asyncio.Lock()
     app.mount("/static", dashboard.DashboardFiles(), "static")
-    for kind in (
-        Problem,
-        SolverError,
-        JournalError,
-        RecordError,
-        HTTPException,
-        RequestValidationError,
-        Exception,
-    ):
-        app.add_exception_handler(kind, _answer_problem)
-    describe_hot_routes(app, settings.asks_for_keys)
+    handle_errors(app)
+    describe_fast_routes(app, settings.asks_for_keys)
     bodies = BodyMemory(memory_limit(settings.max_body_bytes), time.monotonic)
-    hot = HotPath(app, registry, startup, bodies, telemetry)
-    layers: ASGIApp = hot
+    fast_routes = FastRoutes(app, registry, startup, admission, bodies, telemetry)
+    layers: ASGIApp = fast_routes
     if keys is not None:
         rates = RateLimits(
             TokenStore(journal),
@@ -320,102 +246,12 @@ def create_app(
             telemetry.saw_rate_exceeded,
         )
         layers = AccessControl(layers, keys, rates, telemetry)
-    layers = Admission(layers, registry.admission)
-    # Outermost, so that a page can read every refusal.
+    layers = HeadChecks(layers, admission)
     if settings.cors_origins is not None:
-        layers = _across_origins(layers, settings.cors_origins)
+        # Outside the layers that refuse requests, so that a page can read every refusal.
+        layers = across_origins(layers, settings.cors_origins)
+    requests = RequestLog(layers, settings.access_log, requirement_of)
     application = Application(
-        layers, hot, registry, startup, bodies, connections, settings.access_log
+        requests, app, fast_routes, registry, startup, admission, bodies, connections
     )
     return application
-
-
-def _across_origins(app: ASGIApp, origins: str) -> ASGIApp:
-    """`app` with CORS for these origins. Preflight requests need no key.
-
-    Credentials of the browser, such as cookies, are never used: only an API key identifies a
-    client.
-    """
-    return CORSMiddleware(
-        app,
-        allow_origins=[origin.strip() for origin in origins.split(",") if origin.strip()],
-        allow_methods=("GET", "HEAD", "POST", "PUT", "DELETE"),
-        allow_headers=_CORS_REQUEST_HEADERS,
-        expose_headers=_CORS_RESPONSE_HEADERS,
-    )
-
-
-def _without_slash(scope: Scope) -> Response | None:
-    """Redirect of a path that ends with a slash to the one without it; None for another path.
-
-    It is relative, so it stays under the prefix and the TLS of a proxy. Starlette's is not.
-    """
-    path = scope["raw_path"].decode("latin-1")
-    if len(path) < 2 or not path.endswith("/"):
-        return None
-    query = scope["query_string"].decode("latin-1")
-    to = f"../{path[:-1].rpartition('/')[2]}" + (f"?{query}" if query else "")
-    return Response(status_code=307, headers={"location": to})
-
-
-async def _answer_problem(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and error.status_code == 404:
-        redirect = _without_slash(request.scope)
-        if redirect is not None:
-            return redirect
-    problem = as_problem(error) or _of_absent_feature(request, error)
-    problem = problem or _of_framework(request, error)
-    if problem is not None and problem.status == 405:
-        problem = not_allowed(request.method, request.url.path)
-    if problem is not None:
-        drop_traceback(error)
-    else:
-        problem = Problem(500, "internal-error", "internal error; see the server's log")
-    body = problem.body(request.url.path, REQUEST_ID.get())
-    return Response(body, problem.status, problem.headers(), media_type=MEDIA_TYPE)
-
-
-def _row_error(found: Any) -> RowError:
-    """A validation error of the framework, in this API's words."""
-    reason = found["msg"].removeprefix("Value error, ")
-    if found["loc"] == ("body",) and found["type"] == "missing":
-        reason = "a JSON body is required"
-    return RowError(0, "/" + "/".join(map(str, found["loc"])), reason)
-
-
-def _of_absent_feature(request: Request, error: Exception) -> Problem | None:
-    """Problem 404 for a route of a feature that this server lacks."""
-    if not isinstance(error, HTTPException) or error.status_code not in (404, 405):
-        return None
-    name = feature_of(request.method, request.url.path)
-    if name is None or name in request.app.state.features:
-        return None
-    return Problem(404, "not-found", f"this server lacks the feature {name!r}")
-
-
-def _of_framework(request: Request, error: Exception) -> Problem | None:
-    if isinstance(error, RequestValidationError):
-        wrong: list[Any] = list(error.errors())
-        if wrong[0]["loc"] == ("body",) and wrong[0]["type"] != "missing":
-            try:
-                kind, _ = media_type(request.headers.get("content-type"))
-            except Problem as refused:
-                return refused
-            if kind != "application/json":
-                detail = f"{kind} is not accepted; send application/json"
-                return Problem(415, "unsupported-media-type", detail)
-        if wrong[0]["type"] == "json_invalid":
-            return Problem(
-                400, "malformed-body", f"the body is not JSON: {wrong[0]['ctx']['error']}"
-            )
-        errors = [_row_error(found) for found in wrong]
-        field = ".".join(map(str, wrong[0]["loc"][1:]))
-        detail = f"{field}: {errors[0].reason}" if field else errors[0].reason
-        return Problem(422, "invalid-request", detail, errors)
-    if isinstance(error, BodyRefused):
-        return error.problem
-    if isinstance(error, HTTPException):
-        slug = {400: "malformed-body", 404: "not-found"}.get(error.status_code, "refused")
-        detail = "no such route; /docs lists all" if slug == "not-found" else str(error.detail)
-        return Problem(error.status_code, slug, detail)
-    return None

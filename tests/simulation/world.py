@@ -132,9 +132,6 @@ class Telemetry:
     def saw_default_labels(self, rows: int) -> None:
         pass
 
-    def saw_shed(self, kind: str) -> None:
-        pass
-
     def saw_refit(self, model: str, has_entered: bool) -> None:
         pass
 

@@ -216,7 +216,7 @@ def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypa
         got = client.post(f"/models/m/predict?version={name}", json=ROW)
         assert (got.json()["score"], got.json()["seq"]) == (score, int(name[1:]) + 10)
     assert got.headers["etag"] == etag
-    assert len(client.app._hot._versions) == 2
+    assert len(client.app._fast_routes._versions) == 2
     row = "1:1,2:-2,3:0.5,5:3"
     for path in (f"/models/m/predict?x={row}&", f"/predict?model=m&x={row}&"):
         assert client.get(f"{path}version=v0").json()["score"] == scores["v0"]
@@ -375,7 +375,7 @@ def test_predictions_by_one_version_take_turns(client):
     take(client, name="v")
     url = "/models/m/predict?version=v"
     want = client.post(url, json=ROW).json()["score"]
-    (loaded,) = client.app._hot._versions._loaded.values()
+    (loaded,) = client.app._fast_routes._versions._loaded.values()
     predict, running, most = loaded.learner.predict, [], []
 
     def slow(batch):

@@ -17,10 +17,10 @@ from dualstream.service import cli, codecs
 from dualstream.service.api import events
 from dualstream.service.cli import settings_flags
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.http import connection_limits
+from dualstream.service.http import connection_limits, overload
 from dualstream.service.http.body_memory import MAX_BODIES, memory_limit
 from dualstream.service.journal.protocol import DEFAULT_LIMITS
-from dualstream.service.models import admission, model
+from dualstream.service.models import model
 from dualstream.service.replica import first_responses
 from dualstream.service.settings import (
     Settings,
@@ -83,7 +83,7 @@ def test_docs_list_the_fixed_limits():
         DEFAULT_LIMITS.max_versions,
         DEFAULT_LIMITS.max_keys,
         first_responses.MAX_KEPT_ANSWERS,
-        admission.MAX_WAITING,
+        overload.MAX_WAITING,
         connection_limits.MAX_HEAD_BYTES,
         connection_limits.MAX_CONNECTIONS,
         events.MAX_LISTENERS,

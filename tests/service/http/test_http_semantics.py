@@ -9,8 +9,8 @@ import pytest
 
 from dualstream.service.api.problem_pages import problem_types
 from dualstream.service.http.access import REQUIRED_SCOPES
+from dualstream.service.http.overload import LEARN, PREDICT, kind_of
 from dualstream.service.http.request_head import prefers_lines
-from dualstream.service.models.admission import LEARN, PREDICT, kind_of
 from tests.docs.documents import DOCUMENTS, ROOT
 from tests.service.conftest import SPEC, assert_problem
 

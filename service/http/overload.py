@@ -2,7 +2,7 @@
 
 A growing queue makes every request slower and none faster. So a request that cannot be served soon
 is refused before its body is parsed, with `Retry-After`. Two queues count: requests that wait for
-their append (`model.py`), with the age of the oldest, and predictions that arrived in one
+their append (`WaitingRequests`), with the age of the oldest, and predictions that arrived in one
 event-loop iteration.
 
 No overload begins below MIN_QUEUE requests: 256 clients may each wait for an answer. During an
@@ -15,9 +15,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from dualstream.service.journal.protocol import OutcomeUnknown
+from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.wire.problems import Problem
 
 MAX_WAITING = 512
@@ -61,68 +61,37 @@ def kind_of(path: str) -> str | None:
 
 
 class AdmissionControl:
-    """Counts waiting requests and decides which are refused.
+    """Decides which requests are refused.
 
+    waiting      the requests whose rows wait to be journalled and applied
+    on_refusal   called with the kind of each refused request
     max_waiting  requests at once beyond which learning is refused
     patience_s   wait of the oldest of MIN_QUEUE requests beyond which learning is refused; the time
                  that a burst of predictions takes counts as a wait, too
-    timeout_s    how long a request waits for its rows to be journalled and applied
-    on_refusal   called with the kind of each refused request
     idle         the idle share of the event loop since the last call
     """
 
     def __init__(
         self,
-        max_waiting: int,
-        patience_s: float,
-        timeout_s: float,
+        waiting: WaitingRequests,
         on_refusal: Callable[[str], None],
         clock: Callable[[], float],
+        max_waiting: int,
+        patience_s: float,
         idle: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self._max_waiting, self._min_queue, self._min_limit = (
-            max_waiting,
-            min(MIN_QUEUE, max_waiting),
-            min(OVERLOAD_QUEUE, max_waiting),
-        )
-        self._limit = self._min_limit
-        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._waiting = waiting
         self._on_refusal, self._clock, self._idle = on_refusal, clock, idle
-        # Waiting requests by ticket, oldest first: since when, and their future.
-        self._waiting: dict[int, tuple[float, asyncio.Future[Any]]] = {}
-        self._last_ticket = 0
-        # Predictions of this event-loop iteration, the time that the last burst took, and the wait
-        # of the request that left last, with the time at which it left.
-        self._arrived = 0
-        self._burst_s = 0.0
-        self._wait_s, self._left_at = 0.0, 0.0
+        self._max_waiting, self._patience_s = max_waiting, patience_s
+        self._min_queue = min(MIN_QUEUE, max_waiting)
+        self._limit = self._min_limit = min(OVERLOAD_QUEUE, max_waiting)
+        # Predictions of this event-loop iteration, and the time that the last burst took.
+        self._arrived, self._burst_s = 0, 0.0
         # Kinds that are overloaded now, and whether any was at the last update. The current period:
         # its number, its begin, and the clients that were refused in it.
         self.overloaded_kinds: set[str] = set()
         self._was_overloaded = False
         self._period, self._period_began, self._refused = 0, 0.0, 0
-
-    @property
-    def waiting(self) -> int:
-        """Requests whose rows wait to be journalled and applied."""
-        return len(self._waiting)
-
-    @property
-    def oldest_s(self) -> float:
-        """How long the oldest waiting request has waited."""
-        first = next(iter(self._waiting.values()), None)
-        return 0.0 if first is None else self._clock() - first[0]
-
-    def enter(self, future: "asyncio.Future[Any]") -> int:
-        """Count a request until `leave` is called with the returned ticket."""
-        self._last_ticket = ticket = self._last_ticket + 1
-        self._waiting[ticket] = self._clock(), future
-        return ticket
-
-    def leave(self, ticket: int) -> None:
-        """Stop counting a request."""
-        self._left_at = self._clock()
-        self._wait_s = self._left_at - self._waiting.pop(ticket)[0]
 
     def admits(self, kind: str, client: Client | None = None) -> bool:
         """Is a request served that has just arrived? A refusal is counted."""
@@ -164,7 +133,8 @@ class AdmissionControl:
         if count >= factor * self._max_waiting:
             return True
         # Requests that arrive all at once find an empty queue: earlier waits predict theirs.
-        return max(self.oldest_s, self._wait_s, self._burst_s) > factor * self._patience_s
+        waiting = self._waiting
+        return max(waiting.oldest_s, waiting.last_wait_s, self._burst_s) > factor * self._patience_s
 
     def _begin_period(self) -> None:
         self._period += 1
@@ -178,7 +148,7 @@ class AdmissionControl:
     async def run(self) -> None:
         """Update every CHECK_S until cancelled."""
         while True:
-            await asyncio.sleep(min(CHECK_S, self._timeout_s / 4))
+            await asyncio.sleep(min(CHECK_S, self._waiting.timeout_s / 4))
             self.update()
 
     def update(self) -> None:
@@ -191,31 +161,21 @@ class AdmissionControl:
             self._limit = self._min_limit
         self._was_overloaded = bool(self.overloaded_kinds)
         self._burst_s = 0.0
-        if self._clock() - self._left_at > PERIOD_S:
-            self._wait_s = 0.0  # it no longer predicts the waits of new requests
+        if self._clock() - self._waiting.last_left_at > PERIOD_S:
+            self._waiting.last_wait_s = 0.0  # it no longer predicts the waits of new requests
         if self.overloaded_kinds and self._clock() - self._period_began >= PERIOD_S:
             may_wait = self._min_queue - self._limit
             self.overloaded_kinds -= {
                 kind for kind in self.overloaded_kinds if self._refused <= _FACTORS[kind] * may_wait
             }
             self._begin_period()
-        self.expire()
+        self._waiting.expire()
 
     def _adapt_limit(self, idle: float) -> None:
         if idle > HIGH_IDLE:
             self._limit = min(2 * self._limit, self._min_queue)
         elif idle < LOW_IDLE:
             self._limit = max(self._limit // 2, self._min_limit)
-
-    def expire(self) -> None:
-        """Fail requests that have waited longer than the timeout: their outcome is unknown."""
-        now = self._clock()
-        for since, future in self._waiting.values():
-            if now - since <= self._timeout_s:
-                return
-            if not future.done():
-                reason = f"the rows were not learned within {self._timeout_s:g} s, but may still be"
-                future.set_exception(OutcomeUnknown(reason))
 
 
 def overloaded(kind: str) -> Problem:

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from dualstream.service.journal.protocol import OutcomeUnknown
-from dualstream.service.models import registry
-from dualstream.service.models.admission import (
+from dualstream.service.http.overload import (
     LEARN,
+    MAX_WAIT_S,
     MIN_QUEUE,
     OVERLOAD_QUEUE,
     PERIOD_S,
@@ -21,6 +20,9 @@ from dualstream.service.models.admission import (
     IdleShare,
     kind_of,
 )
+from dualstream.service.journal.protocol import OutcomeUnknown
+from dualstream.service.models.waiting_requests import WaitingRequests
+from dualstream.service.server import app
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.http.support import request
 
@@ -39,32 +41,35 @@ class Clock:
         return self.now
 
 
-def pressure_of(clock: Clock, **given: float) -> tuple[AdmissionControl, list[str]]:
-    refused: list[str] = []
-    got = {"max_waiting": 1000, "patience_s": 0.05, "timeout_s": 10.0} | given
-    made = AdmissionControl(on_refusal=refused.append, clock=clock, **got)  # type: ignore[arg-type]
-    return made, refused
+class Control(AdmissionControl):
+    """Admission control with its waiting requests."""
+
+    def __init__(self, clock: Clock, max_waiting: int = 1000, **options: object) -> None:
+        self.requests, self.refused = WaitingRequests(10.0, clock), []
+        super().__init__(
+            self.requests, self.refused.append, clock, max_waiting, MAX_WAIT_S, **options
+        )
 
 
-class Asks:
-    """A connection."""
+class Connection:
+    """The client of a request."""
 
     refused_in = 0
 
 
-def enter(admission: AdmissionControl, count: int) -> list[int]:
-    return [admission.enter(asyncio.Future()) for _ in range(count)]
+def enter(admission: Control, count: int) -> list[int]:
+    return [admission.requests.enter(asyncio.Future()) for _ in range(count)]
 
 
-def leave(admission: AdmissionControl, numbers: list[int]) -> None:
-    for number in numbers:
-        admission.leave(number)
+def leave(admission: Control, tickets: list[int]) -> None:
+    for ticket in tickets:
+        admission.requests.leave(ticket)
 
 
 @pytest.mark.anyio
 async def test_learning_is_refused_before_predicting():
     clock = Clock()
-    admission, refused = pressure_of(clock)
+    admission = Control(clock)
     numbers = enter(admission, MIN_QUEUE - 1)
     clock.now = 0.2
     assert admission.admits(LEARN)  # however long they wait, they are few
@@ -73,15 +78,15 @@ async def test_learning_is_refused_before_predicting():
     assert not admission.admits(LEARN) and admission.admits(PREDICT)
     numbers += enter(admission, MIN_QUEUE)
     assert not admission.admits(PREDICT)
-    assert refused == [LEARN, PREDICT]
+    assert admission.refused == [LEARN, PREDICT]
     leave(admission, numbers)
-    assert admission.waiting == 0 and admission.oldest_s == 0.0
+    assert len(admission.requests) == 0 and admission.requests.oldest_s == 0.0
 
 
 @pytest.mark.anyio
 async def test_the_queue_is_short_until_those_refused_may_all_wait():
-    clock, clients = Clock(), [Asks() for _ in range(1000)]
-    admission, _ = pressure_of(clock)
+    clock, clients = Clock(), [Connection() for _ in range(1000)]
+    admission = Control(clock)
     numbers = enter(admission, MIN_QUEUE)
     clock.now = 0.1
     assert (
@@ -94,7 +99,7 @@ async def test_the_queue_is_short_until_those_refused_may_all_wait():
         # So many others, or the same ones so often: what counts is how many there are.
         for client in clients:
             admission.admits(LEARN, client)
-        enter(admission, OVERLOAD_QUEUE - admission.waiting)
+        enter(admission, OVERLOAD_QUEUE - len(admission.requests))
         assert not any(admission.admits(LEARN, client) for client in clients)
         assert admission.admits(PREDICT)
         clock.now += 0.75 * PERIOD_S
@@ -111,9 +116,9 @@ async def test_the_queue_is_short_until_those_refused_may_all_wait():
     assert all(admission.admits(LEARN, client) for client in few)
 
 
-def short_of(admission: AdmissionControl) -> int:
+def short_of(admission: Control) -> int:
     """How many may wait during the present overload."""
-    numbers, before = [], admission.waiting
+    numbers, before = [], len(admission.requests)
     while not admission.refuses(LEARN):
         numbers += enter(admission, 1)
     leave(admission, numbers)
@@ -124,7 +129,7 @@ def short_of(admission: AdmissionControl) -> int:
 async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
     clock, shares = Clock(), [0.9] * 8 + [0.1] + [0.0] * 8
     idle = iter([*shares, 0.1])
-    admission = AdmissionControl(1000, 0.05, 1000.0, lambda kind: None, clock, lambda: next(idle))
+    admission = Control(clock, idle=lambda: next(idle))
     numbers = enter(admission, MIN_QUEUE)
     clock.now = 0.1
     assert admission.refuses(LEARN)
@@ -160,12 +165,12 @@ def test_idleness_is_what_a_thread_slept():
 @pytest.mark.anyio
 async def test_many_that_wait_but_not_long_are_served_up_to_a_number():
     clock = Clock()
-    admission, _ = pressure_of(clock, max_waiting=400)
+    admission = Control(clock, max_waiting=400)
     enter(admission, 399)
     assert admission.admits(LEARN)
     enter(admission, 1)
     assert not admission.admits(LEARN)
-    other, _ = pressure_of(clock, max_waiting=400)
+    other = Control(clock, max_waiting=400)
     numbers = enter(other, MIN_QUEUE)
     clock.now = 0.06
     leave(other, numbers)
@@ -176,7 +181,7 @@ async def test_many_that_wait_but_not_long_are_served_up_to_a_number():
 @pytest.mark.anyio
 async def test_a_wait_of_long_ago_predicts_nothing():
     clock = Clock()
-    admission, refused = pressure_of(clock)
+    admission = Control(clock)
     for quiet_s, is_refused in ((PERIOD_S / 2, True), (3 * PERIOD_S, False)):
         slow = enter(admission, 1)
         clock.now += 2.0
@@ -190,17 +195,17 @@ async def test_a_wait_of_long_ago_predicts_nothing():
             clock.now += PERIOD_S
             admission.update()
         assert not admission.overloaded_kinds
-    assert refused == [LEARN]
+    assert admission.refused == [LEARN]
 
 
 @pytest.mark.anyio
 async def test_predictions_that_arrive_together_are_waits_too():
     clock = Clock()
-    admission, refused = pressure_of(clock, max_waiting=300)
+    admission = Control(clock, max_waiting=300)
     assert sum(admission.admits(PREDICT) for _ in range(1000)) == 600
     assert not admission.admits(LEARN)
-    assert refused.count(PREDICT) == 400 and refused.count(LEARN) == 1
-    slow, _ = pressure_of(clock)
+    assert admission.refused.count(PREDICT) == 400 and admission.refused.count(LEARN) == 1
+    slow = Control(clock)
     assert all(slow.admits(PREDICT) for _ in range(2 * MIN_QUEUE))
     clock.now += 0.11
     await asyncio.sleep(0)
@@ -212,13 +217,13 @@ async def test_predictions_that_arrive_together_are_waits_too():
 @pytest.mark.anyio
 async def test_who_waits_too_long_is_shown_that_the_outcome_is_unknown():
     clock = Clock()
-    admission, _ = pressure_of(clock, timeout_s=1.0)
+    waiting = WaitingRequests(1.0, clock)
     first, second = asyncio.Future(), asyncio.Future()
-    admission.enter(first)
+    waiting.enter(first)
     clock.now = 0.5
-    admission.enter(second)
+    waiting.enter(second)
     clock.now = 1.2
-    admission.expire()
+    waiting.expire()
     assert isinstance(first.exception(), OutcomeUnknown) and not second.done()
 
 
@@ -245,7 +250,7 @@ def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, mon
 
 
 def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve, monkeypatch):
-    monkeypatch.setattr(registry, "MAX_WAITING", 1)
+    monkeypatch.setattr(app, "MAX_WAITING", 1)
     client = serve(request_timeout_s=0.5)
     client.put("/models/m", json=SPEC)
     row, key = {"x": [1, 0, 0, 0, 2], "y": 1}, {"idempotency-key": "k"}
@@ -259,7 +264,7 @@ def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve, monkeypatch)
     journal.append = stuck
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, LEARNING, json=row, headers=key)
-        while client.app.admission.waiting == 0:
+        while not len(client.app._registry.waiting):
             assert not first.done()
         answer = client.post(LEARNING, json=row)
         assert_problem(answer, 503, "overloaded")
