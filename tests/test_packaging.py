@@ -26,7 +26,7 @@ LINKS = ("client", "consume", "service", "solvers", "wire")
 NAMESAKES = ("service", "solvers")
 MARKER = "MARKER = 'a package of another project'\n"
 DATA_FILES = (
-    *("service/static/index.html", "service/static/js/main.js"),
+    *("service/static/index.html", "service/static/js/main.js", "service/static/errors.md"),
     *("service/static/vendor/uplot/uPlot.iife.min.js", "service/cli/demo/adult.xz"),
     *("service/journal/redis/lua/append.lua", "py.typed"),
 )

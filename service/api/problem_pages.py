@@ -1,6 +1,6 @@
 """Pages of the error types: GET /problems/SLUG, to which the `type` of a problem leads.
 
-The texts are those of docs/reference/errors.md, of which `static/errors.md` is a copy.
+The texts are those of `static/errors.md`, to which docs/reference/errors.md is a link.
 """
 
 import html
