@@ -65,8 +65,9 @@ def infer(
         dualstream infer monday.csv --label clicked > spec.json
         dualstream infer monday.csv --create clicks
     """
-    from dualstream.service.column_inference import propose, read_sample
-    from dualstream.service.column_inference.labels import TASKS
+    from dualstream.service.features.infer.labels import TASKS
+    from dualstream.service.features.infer.propose import propose
+    from dualstream.service.features.infer.sample import read_sample
 
     with ending(as_json):
         if task is not None and task not in TASKS:

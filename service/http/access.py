@@ -41,7 +41,6 @@ _CORE: dict[str, Methods] = {
     "/audit": {"GET": ADMIN},
     "/predict": {"GET": PREDICT},
     "/specs/resolve": {"POST": PREDICT},
-    "/columns/infer": {"POST": ADMIN},
     "/models": {"GET": PREDICT},
     "/models/{model_id}": {"GET": PREDICT, "PUT": ADMIN, "DELETE": ADMIN},
     # LEARN with `remember` or a default label in the query: these rows can be learned later.
@@ -54,8 +53,6 @@ _CORE: dict[str, Methods] = {
     "/models/{model_id}/columns": {"GET": PREDICT},
     "/models/{model_id}/weights": {"GET": PREDICT, "PUT": ADMIN},
     "/models/{model_id}/support": {"GET": PREDICT},
-    "/models/{model_id}/certificate": {"GET": PREDICT},
-    "/models/{model_id}/export": {"GET": PREDICT},
     "/models/{model_id}/compare": {"GET": PREDICT},
     "/models/{model_id}/members": {"GET": PREDICT, "POST": ADMIN},
     "/models/{model_id}/members/{name}": {"DELETE": ADMIN},
@@ -71,16 +68,20 @@ _CORE: dict[str, Methods] = {
     "/models/{model_id}/refits": {"GET": PREDICT},
     "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
     "/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN},
-    # The Open Inference Protocol.
-    "/v2": {"GET": NOTHING},
-    "/v2/health/live": {"GET": NOTHING},
-    "/v2/health/ready": {"GET": NOTHING},
-    "/v2/models/{model_id}": {"GET": PREDICT},
-    "/v2/models/{model_id}/ready": {"GET": PREDICT},
-    "/v2/models/{model_id}/infer": {"POST": PREDICT},
 }
 FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
-    "curves": {"/models/{model_id}/curves": {"GET": PREDICT}}
+    "certificate": {"/models/{model_id}/certificate": {"GET": PREDICT}},
+    "curves": {"/models/{model_id}/curves": {"GET": PREDICT}},
+    "export": {"/models/{model_id}/export": {"GET": PREDICT}},
+    "infer": {"/columns/infer": {"POST": ADMIN}},
+    "open_inference": {
+        "/v2": {"GET": NOTHING},
+        "/v2/health/live": {"GET": NOTHING},
+        "/v2/health/ready": {"GET": NOTHING},
+        "/v2/models/{model_id}": {"GET": PREDICT},
+        "/v2/models/{model_id}/ready": {"GET": PREDICT},
+        "/v2/models/{model_id}/infer": {"POST": PREDICT},
+    },
 }
 """Routes of each optional feature, also of those that a server lacks."""
 REQUIRED_SCOPES: dict[str, Methods] = {}

@@ -14,16 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dualstream import __version__
 from dualstream.service.api import (
     audit,
-    certificate,
     columns,
     dashboard,
-    export,
     health,
-    infer_columns,
     late_labels as labels,
     members,
     models,
-    open_inference,
     problem_pages,
     refits,
     resume as pauses,
@@ -109,8 +105,8 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
     # Generated clients name their calls by it.
     router = APIRouter(generate_unique_id_function=lambda route: route.name)
     is_strict: dict[str, Any] = {"dependencies": [Depends(check_query)], "responses": OF_QUERIES}
-    # Browsers, probes, Prometheus and clients of other protocols may add query parameters.
-    lenient = (dashboard, health, open_inference, problem_pages)
+    # Browsers, probes and Prometheus may add query parameters.
+    lenient = (dashboard, health, problem_pages)
     for module in (
         dashboard,
         audit,
@@ -118,7 +114,6 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
         specs,
         timeline,
         columns,
-        infer_columns,
         members,
         samples,
         labels,
@@ -127,10 +122,7 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
         pauses,
         refits,
         weights,
-        certificate,
-        export,
         health,
-        open_inference,
         problem_pages,
     ):
         router.include_router(module.router, **({} if module in lenient else is_strict))

@@ -22,7 +22,8 @@ from dualstream.service.cli import app
 from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.service.cli.rows import row_files
 from dualstream.service.codecs import RowSchema, parse_body
-from dualstream.service.column_inference import Sample, propose, read_sample
+from dualstream.service.features.infer.propose import propose
+from dualstream.service.features.infer.sample import Sample, read_sample
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.solvers.rows.columns.tables import plain_row
 from examples import electricity, sensors, spam

@@ -13,8 +13,9 @@ import pytest
 
 from dualstream.client import BadInput, NoRows
 from dualstream.service.codecs import RowSchema, parse_body
-from dualstream.service.column_inference import propose, sample_of
-from dualstream.service.column_inference.forms import form_of
+from dualstream.service.features.infer.forms import form_of
+from dualstream.service.features.infer.propose import propose
+from dualstream.service.features.infer.sample import sample_of
 from dualstream.solvers import resolve_spec
 from tests.grouping import each
 

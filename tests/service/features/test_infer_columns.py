@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dualstream.service.api.infer_columns import MAX_BYTES, MAX_COLUMNS
 from dualstream.service.cli import app
+from dualstream.service.features.infer.routes import MAX_BYTES, MAX_COLUMNS
 from tests.service.codecs.flat_tables import as_arrow, as_csv, generated
 from tests.service.codecs.support import ARROW, CSV, NDJSON
 from tests.service.conftest import assert_problem

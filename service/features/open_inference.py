@@ -34,6 +34,7 @@ from dualstream.service.codecs.tensors import (
     encode_answer,
     read_inference,
 )
+from dualstream.service.features.feature import Feature
 from dualstream.service.http.etag import set_etag
 from dualstream.service.http.rate_limits import admit_rows
 from dualstream.service.http.request_body import read_body
@@ -231,3 +232,6 @@ def _outputs(predicted: PredictedMany, kind: str | None) -> dict[str, tuple[str,
 def _text(label: Any) -> str:
     """The class itself if it is a string, otherwise its JSON."""
     return label if isinstance(label, str) else msgspec.json.encode(label).decode()
+
+
+FEATURE = Feature(name="open_inference", routers=(router,), refuses_unknown_parameters=False)

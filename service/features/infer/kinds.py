@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dualstream.service.codecs.row_schema import is_key
-from dualstream.service.column_inference.forms import (
+from dualstream.service.features.infer.forms import (
     Form,
     form_of,
     is_boolean,
@@ -13,7 +13,7 @@ from dualstream.service.column_inference.forms import (
     is_time,
     is_whole,
 )
-from dualstream.service.column_inference.sampled_values import FEW_ROWS, Seen, key_of
+from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, key_of
 from dualstream.solvers.rows.columns.values import as_boolean, as_number, as_time, words_of
 from dualstream.wire.problems import quoted
 from dualstream.wire.text_values import EXACT, BadValue, number_of

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import answer
+from dualstream.service.features.feature import Feature
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
@@ -53,8 +54,9 @@ def _inferred(
 ) -> Inferred:
     # Imports the client and its HTTP library, which a server does not need otherwise.
     from dualstream.client import BadInput
-    from dualstream.service.column_inference import propose, sample_of
-    from dualstream.service.column_inference.labels import TASKS
+    from dualstream.service.features.infer.labels import TASKS
+    from dualstream.service.features.infer.propose import propose
+    from dualstream.service.features.infer.sample import sample_of
 
     if task is not None and task not in TASKS:
         detail = f"task must be one of {', '.join(TASKS)}, got {quoted(task)}"
@@ -65,3 +67,6 @@ def _inferred(
     except BadInput as bad:
         raise Problem(422, "invalid-body", shortened(str(bad))) from None
     return Inferred(proposal.spec, len(sample.rows), proposal.columns, proposal.warnings)
+
+
+FEATURE = Feature(name="infer", routers=(router,))

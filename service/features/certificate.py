@@ -8,6 +8,7 @@ from msgspec import structs
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import NULL_REASON, answer, has_null, staleness
+from dualstream.service.features.feature import Feature
 from dualstream.service.http.openapi import returns
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
@@ -72,3 +73,6 @@ async def _reference(model: Model, member: str | None) -> Reference:
         epochs=found.epochs,
         converged=found.converged,
     )
+
+
+FEATURE = Feature(name="certificate", routers=(router,))

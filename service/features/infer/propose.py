@@ -8,11 +8,11 @@ from typing import Any
 from dualstream.client import BadInput
 from dualstream.service.codecs.parsed_rows import RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
-from dualstream.service.column_inference.forms import is_number
-from dualstream.service.column_inference.kinds import Choice, is_entry_id, is_row_weight, kind_of
-from dualstream.service.column_inference.labels import Label, choose_label, leaks
-from dualstream.service.column_inference.sample import Sample
-from dualstream.service.column_inference.sampled_values import Seen, is_none, seen_in
+from dualstream.service.features.infer.forms import is_number
+from dualstream.service.features.infer.kinds import Choice, is_entry_id, is_row_weight, kind_of
+from dualstream.service.features.infer.labels import Label, choose_label, leaks
+from dualstream.service.features.infer.sample import Sample
+from dualstream.service.features.infer.sampled_values import Seen, is_none, seen_in
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows.columns.spec import MAX_MISSING, own_missing
 from dualstream.wire.problems import quoted

@@ -7,9 +7,9 @@ from typing import Any
 from dualstream.client import BadInput
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.service.codecs.text_fields import label_of
-from dualstream.service.column_inference.forms import Form, is_number, is_whole
-from dualstream.service.column_inference.kinds import parts_of_name
-from dualstream.service.column_inference.sampled_values import FEW_ROWS, Seen, is_none, key_of
+from dualstream.service.features.infer.forms import Form, is_number, is_whole
+from dualstream.service.features.infer.kinds import parts_of_name
+from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, is_none, key_of
 from dualstream.solvers import MAX_CLASSES, resolve_spec
 from dualstream.solvers.rows.columns.values import as_number
 from dualstream.wire.text_values import nfc

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
+from dualstream.service.features.feature import Feature
 from dualstream.service.http.body_memory import body_of
 from dualstream.service.http.etag import etag_of, not_modified, set_etag
 from dualstream.service.models.model import Model
@@ -94,3 +95,6 @@ def _source_of(model: Model, member: str | None) -> Source:
     named = None if names.are_full else np.array([at for at, _ in names.pairs()], np.int64)
     learner = replica.learner if member is None else model.members()
     return source_of(*place, learner, member, names.get, named)
+
+
+FEATURE = Feature(name="export", routers=(router,))

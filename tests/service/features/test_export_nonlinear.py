@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 
 from dualstream.solvers import Batch, NotExpressible, make_learner, resolve_spec
-from tests.service.api.exported import DIM, INDEXED, batch_of, exported, rows, trained
 from tests.service.conftest import assert_problem
+from tests.service.features.exported import DIM, INDEXED, batch_of, exported, rows, trained
 
 xgboost = pytest.importorskip("xgboost")
 

@@ -15,14 +15,15 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.utils import murmurhash3_32
 from vowpalwabbit import Workspace
 
-from dualstream.service.api.export import FormatName
+from dualstream.service.features.export import FormatName
 from dualstream.service.http.body_memory import InFlightBody
 from dualstream.solvers import NotExpressible
 from dualstream.solvers.export import FORMATS, Source
 from dualstream.solvers.export.formats import Format
 from tests.docs.documents import ROOT
 from tests.service.api import numpy_scores
-from tests.service.api.exported import (
+from tests.service.conftest import assert_problem
+from tests.service.features.exported import (
     BALANCED,
     COUNTS,
     DIM,
@@ -33,7 +34,6 @@ from tests.service.api.exported import (
     source_of,
     trained,
 )
-from tests.service.conftest import assert_problem
 
 X = rows(1000, 3)
 LINEAR = {

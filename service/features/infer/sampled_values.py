@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from dualstream.service.column_inference.forms import Form, form_of
+from dualstream.service.features.infer.forms import Form, form_of
 from dualstream.solvers.rows.columns.values import BadColumn, as_category
 
 FEW_ROWS = 20
