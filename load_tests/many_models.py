@@ -36,10 +36,10 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Journal, Part
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 from load_tests.generator import Order, drive_apart
 from load_tests.http import (

@@ -19,11 +19,11 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS, next_chain
 from dualstream.service.journal.protocol import AppendRequest, Entry, Journal, Part
 from dualstream.service.journal.record import decode_merged
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import READ_BYTES, Replica
 from dualstream.service.replica.requests import Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
 from load_tests.http import CONNECTIONS, GENERATOR_CORE, SERVER_CORE, SPEC
 from load_tests.kernel import adult

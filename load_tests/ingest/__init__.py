@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from dualstream.service.models.registry import canonical
+from dualstream.service.replica.spec import canonical
 from load_tests.ingest.arrow import arrow_rows
 from load_tests.ingest.bulk import HINGE, SPECS, libsvm_rows, ndjson_rows
 from load_tests.ingest.requests import batch_rows, predict_rows, single_rows

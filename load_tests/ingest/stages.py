@@ -30,9 +30,9 @@ from dualstream.service.http.connection_limits import Connections, Limits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Part, Placed
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.requests import Request, receipts_of
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json

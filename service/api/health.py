@@ -59,8 +59,8 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "models": len(registry),
             "models_bytes": registry.cache.bytes,
             "unreadable": {
-                model_id: reason
-                for model_id, reason in registry.loader.unreadable().items()
+                model_id: unreadable.reason
+                for model_id, unreadable in sorted(registry.unreadable.items())
                 if may_see(request, model_id)
             },
             "lag": _lag(registry, request),

@@ -344,7 +344,7 @@ class FastRoutes:
 
     async def _model_at(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
-        model = self._registry.cached(model_id) or await self._registry.get(model_id)
+        model = await self._registry.get(model_id)
         min_seq = read_count(query, "min_seq")
         if model.replica.seq >= min_seq:
             return model

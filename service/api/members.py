@@ -25,8 +25,9 @@ from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_head import stored_key_of
 from dualstream.service.journal.audit import Author, refused
+from dualstream.service.models.creation import check_size
 from dualstream.service.models.model import Model
-from dualstream.service.models.registry import ModelRegistry, canonical
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.controls import (
     Demote,
@@ -38,6 +39,7 @@ from dualstream.service.replica.controls import (
     find_member,
 )
 from dualstream.service.replica.requests import ControlRequest, Receipt, requested_by
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import (
     MEMBER_NAME,
     InvalidSpec,
@@ -230,7 +232,7 @@ async def _check_size(registry: ModelRegistry, model: Model, order: MemberAdd) -
     """Raise Problem 422 if the model with this member takes too much memory."""
     if "algorithm" in order.spec:  # a kind follows the features that rows touch
         size = await asyncio.to_thread(bytes_before_rows, _alone(model, order.spec))
-        registry.check_size(model.bytes + size, "the model with this member")
+        check_size(registry.settings, model.bytes + size, "the model with this member")
 
 
 def _existing(model: Model, order: MemberAdd) -> Member | None:

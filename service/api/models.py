@@ -16,8 +16,10 @@ from dualstream.service.http.access import author_of, key_of
 from dualstream.service.http.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
 from dualstream.service.http.openapi import returns
 from dualstream.service.journal.protocol import ModelRecord
+from dualstream.service.models import creation
 from dualstream.service.models.model import Model as Served
-from dualstream.service.models.registry import PAGE, ModelRegistry
+from dualstream.service.models.readiness import PAGE
+from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.spec import read_spec
 from dualstream.solvers import (
     Coefficients,
@@ -83,7 +85,7 @@ async def create_model(
     registry = registry_of(request)
     given = await spec_of(request, registry.settings.max_body_bytes)
     may = None if if_match is None else partial(_matches, if_match)
-    model, created = await registry.create(model_id, given, may, author_of(request))
+    model, created = await creation.create(registry, model_id, given, may, author_of(request))
     view = await _view(model, response)
     view.warnings = _warnings_of(view.spec)
     return answer(view, response, 201 if created else 200)
@@ -141,7 +143,7 @@ async def delete_model(
     # "*" deletes the model in any state, even if it learns concurrently.
     is_any = if_match is None or matches_any(if_match)
     may = None if is_any else partial(_matches, if_match)
-    await registry_of(request).delete(model_id, author_of(request), may)
+    await creation.delete(registry_of(request), model_id, author_of(request), may)
 
 
 @router.get("/{model_id}/metrics", responses={200: returns(dict[str, Any]), **NOT_MODIFIED})
@@ -292,12 +294,13 @@ async def _listed(registry: ModelRegistry, record: ModelRecord) -> Model:
     model = registry.find(record.id)
     if model is not None and model.record.incarnation == record.incarnation:
         return await _view(model)
+    unreadable = registry.unreadable.get(record.id)
     return Model(
         id=record.id,
         spec=read_spec(record.spec),
         seq=record.seq,
         created=_created(record),
-        unreadable=registry.loader.why_unreadable(record.id),
+        unreadable=None if unreadable is None else unreadable.reason,
     )
 
 

@@ -187,7 +187,7 @@ class Upload:
 
     async def _model(self) -> Model:
         """The current model. Raises ModelChanged if earlier chunks went to a deleted one."""
-        model = self._registry.cached(self._model_id) or await self._registry.get(self._model_id)
+        model = await self._registry.get(self._model_id)
         if self._incarnation not in (None, model.record.incarnation):
             raise ModelChanged(self._model_id)
         return model

@@ -28,7 +28,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import OtherIdentity
+from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import CorruptState, load
 

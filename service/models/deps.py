@@ -8,7 +8,7 @@ from typing import Protocol
 from dualstream.service.concurrency import SingleThread
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.job import Job
-from dualstream.service.models.readiness import StoreIdentity, StoreStatus
+from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import Clock
 from dualstream.service.settings import Settings

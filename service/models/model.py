@@ -2,29 +2,18 @@
 
 import logging
 import time
-from collections.abc import Sequence, Sized
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable, Sequence, Sized
 
-from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema
-from dualstream.service.journal.protocol import (
-    JournalUnavailable,
-    Known,
-    LogPosition,
-    ModelChanged,
-    ModelRecord,
-    OutcomeUnknown,
-    UnknownModel,
-)
-from dualstream.service.journal.record import RecordError
+from dualstream.service.codecs import ListedRows, ParsedRows
+from dualstream.service.journal.protocol import Known, LogPosition, ModelRecord
 from dualstream.service.models.activity import Activity
 from dualstream.service.models.compiled_specs import KnownSpec
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
 from dualstream.service.models.lag import Lag
-from dualstream.service.models.readiness import STALE_S
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORDS, Snapshots
+from dualstream.service.models.store_status import STALE_S
 from dualstream.service.observability.tracing import SPAN, LearnSpans
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
@@ -62,22 +51,6 @@ MAX_KEYED_ROWS = 100_000
 takes the store about 15 microseconds for each, in which it serves no other model."""
 
 
-class ModelOwner(Protocol):
-    """The registry, as its models see it."""
-
-    def find(self, model_id: str) -> "Model | None":
-        """The model of this id that is in memory now."""
-
-    def forget(self, model: "Model") -> None:
-        """Drop a model that the store no longer has in this form."""
-
-    def set_aside(self, model_id: str, error: Exception) -> Problem:
-        """Refuse requests for an unreadable model for some seconds."""
-
-    def on_resize(self, model: "Model", before: int) -> None:
-        """The model took `before` bytes of memory and now takes `model.bytes`."""
-
-
 class Model(CommitListener):
     """One model as this process serves it.
 
@@ -89,22 +62,24 @@ class Model(CommitListener):
     def __init__(
         self,
         deps: ModelDeps,
-        owner: ModelOwner,
         record: ModelRecord,
         replica: Replica,
         spec: KnownSpec,
-        row_schema: RowSchema,
+        on_failure: "Callable[[Model, Exception], None]",
+        on_resize: "Callable[[Model, int], None]",
     ) -> None:
-        self.deps, self._owner = deps, owner
+        self.deps = deps
         self.record = record
         self.replica = replica
-        self.spec, self.row_schema = spec, row_schema
+        self.spec, self.row_schema = spec, spec.row_schema()
+        self._on_failure, self._on_resize = on_failure, on_resize
         self.committer = Committer(deps.journal, replica, MAX_APPEND_S, self, deps.clock)
         self.clock = deps.clock
         self._jobs: dict[type[Job], Job] = {}
+        self._is_stopped = False
         self._names_since = replica.names_since
         if self._names_since:
-            row_schema.resend_names(self._names_since)
+            self.row_schema.resend_names(self._names_since)
         self.lag = Lag()
         self.activity = Activity()
         if replica.applied_ms is not None:
@@ -238,21 +213,7 @@ class Model(CommitListener):
         return age_s if age_s > STALE_S else None
 
     def on_failure(self, error: Exception) -> None:
-        """Evict a model that is deleted, unreadable or forked and not rebuilt.
-
-        Two live replicas would both miscount losses, so this one stops accepting requests.
-        """
-        is_gone = isinstance(error, ModelChanged | UnknownModel)
-        is_invalid = self.replica.is_forked or isinstance(error, RecordError)
-        if isinstance(error, JournalUnavailable | OutcomeUnknown):
-            self.deps.store_status.failed(error)
-        if isinstance(error, RecordError):
-            self._owner.set_aside(self.record.id, error)
-        if is_invalid or is_gone:
-            self._owner.forget(self)
-        if is_invalid and not is_gone:
-            why = f"model {self.record.id!r} is being loaded again from its journal"
-            self.committer.refuse(why, partial(_on_late_append, self._owner, self.record))
+        self._on_failure(self, error)
 
     def members(self) -> MemberLearner:
         """The learner and its members. Raises Problem 404 if it has none."""
@@ -269,7 +230,8 @@ class Model(CommitListener):
         return not any(job.is_busy for job in self._jobs.values())
 
     def stop(self) -> None:
-        """Leave unfinished jobs to the process that loads the model next."""
+        """Leave the cache, and unfinished jobs to the process that loads the model next."""
+        self._is_stopped = True
         for job in self._jobs.values():
             job.stop()
 
@@ -314,9 +276,9 @@ class Model(CommitListener):
         """Called after a rebuild, even if nothing was lost.
 
         A model that has left the cache, and that a request still holds, does not count: the next
-        load counts by the lineage that the loader has kept.
+        load counts by the lineage that the registry has kept.
         """
-        if self._owner.find(self.record.id) is self:
+        if not self._is_stopped:
             self.count_lost(lost)
         self._begin_due(0)
 
@@ -371,7 +333,7 @@ class Model(CommitListener):
     def _remeasure(self) -> None:
         before = self.bytes
         self._measure()
-        self._owner.on_resize(self, before)
+        self._on_resize(self, before)
 
 
 def check_keys(request: Request) -> None:
@@ -385,10 +347,3 @@ def check_keys(request: Request) -> None:
             "was learned; split it, or send NDJSON or CSV, which the server learns in chunks"
         )
         raise Problem(413, "too-many-rows", detail)
-
-
-def _on_late_append(owner: ModelOwner, record: ModelRecord) -> None:
-    """The replica that replaces a forked one may contradict its append: it must read the head."""
-    successor = owner.find(record.id)
-    if successor is not None and successor.replica.incarnation == record.incarnation:
-        successor.committer.check_again()

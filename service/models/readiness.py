@@ -1,116 +1,26 @@
-"""Readiness: is the store there, is it of this numeric identity, are the first models loaded?"""
+"""Readiness: opens the store, claims its identity, and loads kernels and the first models."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
-from dualstream.service.journal.protocol import Journal, JournalError, JournalUnavailable
-from dualstream.solvers import numeric_identity
-from dualstream.wire.problems import unavailable
+from dualstream.service.concurrency import background_task
+from dualstream.service.journal.protocol import JournalError, ModelChanged, ModelRecord
+from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.models.store_status import OtherIdentity
+from dualstream.service.replica.spec import DamagedSpec, check_spec
+from dualstream.wire.problems import Problem, unavailable
 
 log = logging.getLogger("dualstream.readiness")
 
 RETRY_S = 1.0
-
-
-class OtherIdentity(JournalUnavailable):
-    """The store's states were computed by another CPU type or another version."""
-
-
-class StoreIdentity:
-    """Compares the numeric identity of this process with the one in the store.
-
-    A store may be adopted while other workers still serve it. The states of these workers no
-    longer match the store's snapshots. Two of their snapshots, with the trim after them, would
-    leave nothing that the adopting process can load. So a process that finds another identity
-    stops serving until it is restarted.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._mine = self._stored = numeric_identity()
-        self.trouble: str | None = None
-        """Why this process may not serve the store. None if it may."""
-
-    async def claim(self) -> bool:
-        """Store the identity of this process if the store has none. Is it the one in the store?
-
-        If not, this process uses the stored identity until it adopts the store.
-        """
-        self._stored = await self._journal.claim_identity(self._mine)
-        self.trouble = None
-        return self._stored == self._mine
-
-    async def adopt(self) -> None:
-        """Replace the identity in the store."""
-        theirs = self._stored
-        await self._journal.adopt_identity(self._mine)
-        self._stored = self._mine
-        log.warning("adopted the store: it was written as %r and is now %r", theirs, self._mine)
-
-    async def verify(self) -> None:
-        """Read the identity in the store again. Call this before a snapshot is written.
-
-        Raises OtherIdentity, JournalUnavailable, and what `claim_identity` raises in an
-        empty store.
-        """
-        self.check()
-        found = await self._journal.identity() or await self._journal.claim_identity(self._mine)
-        if found not in (self._mine, self._stored):
-            self._stored = found
-            self.trouble = self.difference()
-            log.error("no longer ready: %s", self.trouble)
-        self.check()
-
-    def check(self) -> None:
-        """Raise OtherIdentity if `verify` has found another identity."""
-        if self.trouble is not None:
-            raise OtherIdentity(self.trouble)
-
-    def difference(self) -> str:
-        """Why this process cannot serve the store, and what to do."""
-        return (
-            f"this process computes as {self._mine!r}, the store was written as "
-            f"{self._stored!r}; set DUALSTREAM_CPU to the CPU named there, or run the version "
-            "that wrote it; or stop all workers and start one with --adopt"
-        )
-
-
-STALE_S = 5.0
-"""Age after which a state is reported as stale.
-
-The store is asked every second: five queries in a row have failed then.
-"""
-
-
-class StoreStatus:
-    """Is the store reachable? Background tasks write it; requests only read it."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._trouble: str | None = None
-        self._reached_at = time.monotonic()
-        self.durability = b"unknown"
-        """Durability of the store, as of the last connect."""
-
-    def reached(self, asked_at: float) -> None:
-        """The store answered and accepts appends, some time after `asked_at`."""
-        self._trouble = None
-        self._reached_at = asked_at
-        self.durability = self._journal.durability().encode()
-
-    def failed(self, error: Exception) -> None:
-        """The store does not answer, or refuses appends."""
-        self._trouble = str(error) or type(error).__name__
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the store cannot be used. None if it can."""
-        away_s = time.monotonic() - self._reached_at
-        if self._trouble is None and away_s > STALE_S:
-            return f"the store has not answered for {away_s:.0f} s"
-        return self._trouble
+PAGE = 1000
+LOADED_AT_START = 100
+"""Models that are loaded before the process is ready. Others are loaded on request."""
+START_S = 10.0
+"""Time of these loads. One that takes longer goes on while other models are served."""
 
 
 class Readiness:
@@ -119,10 +29,9 @@ class Readiness:
     A ready process stays ready unless a process with another numeric identity adopts the store.
     """
 
-    def __init__(
-        self, identity: StoreIdentity, status: StoreStatus, bring_up: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._identity, self._status, self._bring_up = identity, status, bring_up
+    def __init__(self, registry: ModelRegistry) -> None:
+        self._registry = registry
+        self._identity, self._status = registry.store_identity, registry.store_status
         self.finished = asyncio.Event()
         self._waits_for: str | None = "starting"
         self.is_stopping = False
@@ -168,3 +77,73 @@ class Readiness:
         if reason != self._waits_for:
             log.warning("not ready: %s", reason, exc_info=trace)
         self._waits_for = reason
+
+    async def _bring_up(self) -> None:
+        await self._registry.journal.open()
+        if not await self._identity.claim():
+            if not self._registry.settings.adopt:
+                raise OtherIdentity(self._identity.difference())
+            await self._adopt()
+        await self._load_first()
+
+    async def _adopt(self) -> None:
+        """Adopt a store whose states were computed with another numeric identity.
+
+        Each model is replayed from the beginning of its journal, one at a time, and may be evicted
+        after that. Where the journal is trimmed, the replay begins from the old snapshot. The
+        stored identity changes last, so an interrupted adoption can be repeated.
+        """
+        async for record in self._records():
+            with self._registry.pinned(record.id), suppress(Problem):  # unreadable, and logged
+                model = await self._registry.get(record.id)
+                await model.snapshots.write(replaces=True)
+        await self._identity.adopt()
+
+    async def _load_first(self) -> None:
+        """Load the kernels of all models of the store, and the first models as far as they fit.
+
+        After START_S the rest is loaded on request. Models with an unreadable specification or
+        journal are set aside.
+        """
+        registry = self._registry
+        broken: dict[bytes, Exception] = {}
+        first: list[str] = []
+        async for record in self._records():
+            if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
+                first.append(record.id)
+        ends = time.monotonic() + START_S
+        for model_id in first:
+            if not registry.cache.has_room:
+                return
+            loading = background_task(registry.get(model_id))
+            done, _ = await asyncio.wait([loading], timeout=max(0.0, ends - time.monotonic()))
+            if not done:
+                return
+            with suppress(Problem, ModelChanged):  # unreadable, or deleted
+                loading.result()
+
+    async def _has_kernels(self, record: ModelRecord, broken: dict[bytes, Exception]) -> bool:
+        """Load the kernels of the model's specification. False: the model is set aside.
+
+        `broken` holds the errors of unreadable specifications: each is tried once.
+        """
+        try:
+            check_spec(record)
+            if record.spec not in broken:
+                await self._registry.specs.get(record.spec)
+                return True
+        except DamagedSpec as error:
+            self._registry.set_aside(record.id, error)
+            return False
+        except Exception as error:
+            broken[record.spec] = error
+        self._registry.set_aside(record.id, broken[record.spec])
+        return False
+
+    async def _records(self) -> AsyncIterator[ModelRecord]:
+        """All models of the store, ordered by id."""
+        after = ""
+        while page := await self._registry.journal.list(after, PAGE):
+            for record in page:
+                yield record
+            after = page[-1].id

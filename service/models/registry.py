@@ -1,51 +1,72 @@
-"""ModelRegistry: finds, creates, replaces and deletes the models of one process."""
+"""ModelRegistry: the models of one process. It loads from the journal what is not in memory."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
-
-import msgspec
+from functools import partial
+from typing import NamedTuple
 
 from dualstream.service.codecs.row_schema import DEFAULT_LIMITS
-from dualstream.service.concurrency import background_task, drop_traceback
-from dualstream.service.journal.audit import SERVER, Author, describe_spec
+from dualstream.service.concurrency import background_task, run_long_in_thread
 from dualstream.service.journal.protocol import (
-    Conflict,
     Journal,
-    LogPosition,
+    JournalError,
+    JournalUnavailable,
     ModelChanged,
     ModelRecord,
+    OutcomeUnknown,
     UnknownModel,
 )
+from dualstream.service.journal.record import RecordError
 from dualstream.service.models.cache import ModelCache, Pin
-from dualstream.service.models.compiled_specs import KnownSpecs
+from dualstream.service.models.compiled_specs import KnownSpec, KnownSpecs
 from dualstream.service.models.deps import Counters, ModelDeps
 from dualstream.service.models.job import Job
-from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
-from dualstream.service.models.readiness import OtherIdentity, StoreIdentity, StoreStatus
-from dualstream.service.models.sizeof import bytes_before_rows
+from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
-from dualstream.service.replica.spec import DamagedSpec, check_spec, read_spec
+from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
+from dualstream.service.replica.fork_detection import KEPT_OUTSIDE, Forked, Lineage
+from dualstream.service.replica.recovery import recover
+from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.service.settings import Settings
-from dualstream.solvers import check_cost, resolve_spec
-from dualstream.wire.problems import Problem, quoted, unavailable, unknown_model
+from dualstream.wire.problems import Problem, quoted, unavailable, unknown_model, unreadable
 from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
-PAGE = 1000
+log = logging.getLogger("dualstream.loader")
+
 REACH_S = 2.0
 """How long a prediction waits for its `min_seq`."""
-LOADED_AT_START = 100
-"""Models that are loaded before the process is ready. Others are loaded on request."""
-START_S = 10.0
-"""Time of these loads. One that takes longer goes on while other models are served."""
-MAX_REPLACE_ATTEMPTS = 50
-"""Attempts to replace a model that learns between the check and the replacement."""
-NO_INCARNATION = "-"
-"""An incarnation that no model has."""
+UNREADABLE_S = 10.0
+"""Time after which a request tries an unreadable model again."""
+LOADS_AT_ONCE = 8
+"""Concurrent loads. Each takes the event loop for a millisecond or more."""
+SMALL_BYTES = 8 << 20
+"""A larger learner is made in a thread."""
+MAX_LINEAGES = 10_000
+"""Kept lineages of models that left memory, about half a kilobyte each."""
+MAX_RECREATIONS = 3
+"""Times that a model may be created again while it is loaded, before the load fails."""
+
+
+class Unreadable(NamedTuple):
+    """Why a model cannot be served, and when a request may try to load it again."""
+
+    reason: str
+    retry_at: float
+
+
+class KeptLineage(NamedTuple):
+    """Lineage of a model that left memory: its end, or all of it if it was forked."""
+
+    incarnation: str
+    lineage: Lineage
+    is_forked: bool
 
 
 def check_model_id(model_id: str) -> None:
@@ -55,7 +76,10 @@ def check_model_id(model_id: str) -> None:
 
 
 class ModelRegistry:
-    """Models by id. A model that is not in memory is loaded."""
+    """Models by id. A model that is not in memory is loaded.
+
+    unreadable  models that could not be loaded
+    """
 
     def __init__(
         self,
@@ -70,7 +94,6 @@ class ModelRegistry:
         self.counters = counters
         self.store_status = StoreStatus(journal)
         self.store_identity = StoreIdentity(journal)
-        self.clock = clock
         self.waiting = WaitingRequests(settings.request_timeout_s, clock.now)
         self.deps = ModelDeps(
             journal,
@@ -83,14 +106,20 @@ class ModelRegistry:
             jobs,
         )
         self.cache = ModelCache(settings.models_bytes, self._on_eviction)
-        self._specs = KnownSpecs(DEFAULT_LIMITS)
-        self.loader = ModelLoader(self.deps, self, self.cache, self._specs)
+        self.specs = KnownSpecs(DEFAULT_LIMITS)
+        self.unreadable: dict[str, Unreadable] = {}
+        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
+        # Loads under way. A load whose task is not here any more is not used.
+        self._loads: dict[str, asyncio.Task[Model]] = {}
+        self._lineages: OrderedDict[str, KeptLineage] = OrderedDict()
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self.cache)
 
     def __len__(self) -> int:
         return len(self.cache)
+
+    # -- look-up ---------------------------------------------------------------------------------
 
     def pinned(self, model_id: str) -> Pin:
         """Context manager: the model with this id is not evicted."""
@@ -100,24 +129,14 @@ class ModelRegistry:
         """The model if it is in memory, in any state. It does not count as a use."""
         return self.cache.find(model_id)
 
-    def cached(self, model_id: str) -> Model | None:
-        """The model if it is in memory. Raises Problem 503 while it is rebuilt."""
-        model = self.cache.use(model_id)
-        if model is not None and model.replica.is_forked:
-            raise unavailable(f"model {model_id!r} is being rebuilt from its journal")
-        return model
-
     async def get(self, model_id: str) -> Model:
         """The model, loaded from the journal if needed. Raises Problem 404, 422, 503."""
-        model = self.cached(model_id)
-        if model is not None:
-            return model
-        check_model_id(model_id)
-        return await self.loader.get(model_id)
-
-    def _on_eviction(self, model: Model) -> None:
-        self.counters.saw_eviction()
-        self.loader.remember_lineage(model)
+        model = self.cache.use(model_id)
+        if model is None:
+            return await self._loaded(model_id)
+        if model.replica.is_forked:
+            raise unavailable(f"model {model_id!r} is being rebuilt from its journal")
+        return model
 
     async def reach(self, model_id: str, seq: int) -> Model:
         """The model once its replica has reached `seq`.
@@ -140,298 +159,154 @@ class ModelRegistry:
             raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
         return model
 
-    async def bring_up(self) -> None:
-        """Open the store, claim its identity, load kernels and the first models."""
-        await self.journal.open()
-        if not await self.store_identity.claim():
-            if not self.settings.adopt:
-                raise OtherIdentity(self.store_identity.difference())
-            await self._adopt()
-        await self.prepare()
+    # -- loading ---------------------------------------------------------------------------------
 
-    async def _adopt(self) -> None:
-        """Adopt a store whose states were computed with another numeric identity.
-
-        Each model is replayed from the beginning of its journal, one at a time, and may be evicted
-        after that. Where the journal is trimmed, the replay begins from the old snapshot. The
-        stored identity changes last, so an interrupted adoption can be repeated.
-        """
-        async for record in self.records():
-            with self.pinned(record.id), suppress(Problem):  # unreadable, and logged
-                model = await self.get(record.id)
-                await model.snapshots.write(replaces=True)
-        await self.store_identity.adopt()
-
-    async def prepare(self) -> None:
-        """Load the kernels of all models of the store, and the first models as far as they fit.
-
-        After START_S the rest is loaded when asked for.
-
-        Models with an unreadable specification or journal are set aside.
-        """
-        broken: dict[bytes, Exception] = {}
-        first: list[str] = []
-        async for record in self.records():
-            if await self._has_kernels(record, broken) and len(first) < LOADED_AT_START:
-                first.append(record.id)
-        ends = time.monotonic() + START_S
-        for model_id in first:
-            if not self.cache.has_room:
-                return
-            loading = background_task(self.get(model_id))
-            done, _ = await asyncio.wait([loading], timeout=max(0.0, ends - time.monotonic()))
-            if not done:
-                return
-            with suppress(Problem, ModelChanged):  # unreadable, or deleted
-                loading.result()
-
-    async def _has_kernels(self, record: ModelRecord, broken: dict[bytes, Exception]) -> bool:
-        """Load the kernels of the model's specification. False: the model is set aside.
-
-        `broken` holds the errors of unreadable specifications: each is tried once.
-        """
-        try:
-            check_spec(record)
-            if record.spec not in broken:
-                await self._specs.get(record.spec)
-                return True
-        except DamagedSpec as error:
-            self.loader.set_aside(record.id, error)
-            return False
-        except Exception as error:
-            broken[record.spec] = error
-        self.loader.set_aside(record.id, broken[record.spec])
-        return False
-
-    async def records(self) -> Any:
-        """All models of the store, ordered by id."""
-        after = ""
-        while page := await self.journal.list(after, PAGE):
-            for record in page:
-                yield record
-            after = page[-1].id
-
-    async def create(
-        self,
-        model_id: str,
-        given: dict[str, Any],
-        may_replace: Callable[[ModelRecord], bool] | None = None,
-        by: Author = SERVER,
-    ) -> tuple[Model, bool]:
-        """Create the model, or find one with the same specification. The bool says which.
-
-        With `may_replace`, a model with another specification is deleted and created again in one
-        step, if `may_replace` accepts its record in the store.
-
-        Raises InvalidSpec, and Problem 409 if the id has another specification, 412 if it may not
-        be replaced, 422 if the id is invalid or the model takes too much memory, 429 if there are
-        too many models.
-        """
+    async def _loaded(self, model_id: str) -> Model:
+        """Load a model that is not in memory, or wait for the load under way."""
         check_model_id(model_id)
-        spec = resolve_spec(given)
-        await self._check_count(model_id)
-        if self._specs.find(canonical(spec)) is None:
-            await self._check_before_building(model_id, spec, given, may_replace)
+        refused = self.unreadable.get(model_id)
+        if refused is not None and time.monotonic() < refused.retry_at:
+            raise unreadable(refused.reason)
+        # No variable holds the task: its error would refer to itself by this frame.
+        if model_id not in self._loads:
+            self._loads[model_id] = background_task(self._load(model_id))
+        return await asyncio.shield(self._loads[model_id])
+
+    async def _load(self, model_id: str) -> Model:
+        """Load a model into the cache. Runs in the task of its id in `_loads`."""
         try:
-            known = await self._specs.get(canonical(spec))
-        except MemoryError:
-            raise _out_of_memory() from None
-        self.check_size(known.first_bytes)
-        if may_replace is not None:
-            record, created = await self._replace(model_id, spec, given, may_replace, by)
-        else:
-            made = (canonical(spec), canonical(given))
-            change = by.change("create", **describe_spec(spec))
-            record, created = await self.journal.create(model_id, *made, change)
-            if not created and not _is_same(record, spec, given):
-                raise _other_spec(model_id)
-        if created:
-            self.loader.forget(model_id)
-        cached = self.cache.find(model_id)
-        if cached is not None and cached.record.incarnation != record.incarnation:
-            self.forget(cached)
-        return await self.get(model_id), created
-
-    async def _check_before_building(
-        self,
-        model_id: str,
-        spec: dict[str, Any],
-        given: dict[str, Any],
-        may_replace: Callable[[ModelRecord], bool] | None,
-    ) -> None:
-        """Raise every error that needs no learner of the specification, which may be large.
-
-        The id may get another model until this one is created, so all checks run again then.
-        """
-        with suppress(UnknownModel):
-            record = await self.journal.get(model_id)
-            if _is_same(record, spec, given):
-                return
-            if may_replace is None:
-                raise _other_spec(model_id)
-        check_cost(spec)
-        try:
-            size = await asyncio.to_thread(bytes_before_rows, spec)
-        except MemoryError:
-            raise _out_of_memory() from None
-        # An estimate: a size close to the limit is measured on the built learner.
-        if size > 1.25 * self.settings.max_model_bytes:
-            self.check_size(size)
-
-    def check_size(self, size: int, what: str = "a model of this spec") -> None:
-        """Raise Problem 422 if a specification takes too much memory."""
-        most = self.settings.max_model_bytes
-        if size > most:
-            detail = (
-                f"{what} takes {size} bytes of memory before its next row, and the "
-                f"limit is {most}; reduce its features or raise DUALSTREAM_MAX_MODEL_BYTES"
-            )
-            raise Problem(422, "model-too-large", detail)
-
-    async def _check_count(self, model_id: str) -> None:
-        """Raise Problem 429 if there are too many models. Concurrent requests may all pass."""
-        settings = self.settings
-        if settings.max_models is None or await self.journal.count() < settings.max_models:
-            return
-        try:
-            await self.journal.get(model_id)
+            record, replica, spec = await self._recovered_last(model_id)
         except UnknownModel:
-            detail = f"the store has {settings.max_models} models, which is the limit; delete one"
-            raise Problem(429, "too-many-models", detail, retry_after_s=60) from None
-
-    async def _replace(
-        self,
-        model_id: str,
-        spec: dict[str, Any],
-        given: dict[str, Any],
-        may_replace: Callable[[ModelRecord], bool],
-        by: Author,
-    ) -> tuple[ModelRecord, bool]:
-        for _ in range(MAX_REPLACE_ATTEMPTS):
-            try:
-                record = await self.journal.get(model_id)
-                if _is_same(record, spec, given):
-                    return record, False
-                if not may_replace(record):
-                    break
-                made = await self.journal.replace(
-                    model_id,
-                    record.incarnation,
-                    record.seq,
-                    record.chain,
-                    canonical(spec),
-                    canonical(given),
-                    by.change("replace", **describe_spec(spec), replaced_seq=record.seq),
-                )
-            except UnknownModel:
-                detail = f"model {model_id!r} does not exist; remove If-Match to create it"
-                raise Problem(412, "precondition-failed", detail) from None
-            except Conflict:  # it has advanced: ask may_replace again
-                continue
-            return made, True
-        raise _precondition_failed(model_id)
-
-    async def delete(
-        self,
-        model_id: str,
-        by: Author = SERVER,
-        may_delete: Callable[[ModelRecord], bool] | None = None,
-    ) -> None:
-        """Delete the model and everything that the store keeps of it.
-
-        A later model with the same id stays, however late the store executes the deletion. With
-        `may_delete`, a model that has advanced since `may_delete` accepted it stays, too.
-
-        Raises Problem 404; 412 if it may not be deleted; ModelChanged.
-        """
-        check_model_id(model_id)
-        try:
-            incarnation, place = await self._to_delete(model_id, may_delete)
-            await self.journal.delete(model_id, incarnation, by.change("delete"), place)
-        except UnknownModel:
+            if self._is_loading_here(model_id):
+                self.forget_gone(model_id)
             raise unknown_model(model_id) from None
-        except Conflict:
-            raise _precondition_failed(model_id) from None
-        except ModelChanged:
-            if may_delete is None:
-                raise
-            raise _precondition_failed(model_id) from None
-        self.forget_gone(model_id)
-        model = self.cache.find(model_id)
-        if model is not None and model.record.incarnation == incarnation:
-            self.cache.drop(model)
-            await model.close()
+        except JournalError:
+            raise
+        except Exception as error:
+            raise self.set_aside(model_id, error) from error
+        finally:
+            is_current = self._is_loading_here(model_id)
+            if is_current:
+                del self._loads[model_id]
+        if not is_current:
+            # The model was replaced. Using this one would put two replicas of it into use.
+            return await self.get(model_id)
+        self.unreadable.pop(model_id, None)
+        model = Model(self.deps, record, replica, spec, self._on_failure, self.cache.on_resize)
+        kept = self._lineages.pop(model_id, None)
+        if kept is not None and kept.incarnation == record.incarnation:
+            model.count_lost_since(kept.lineage)
+            if kept.is_forked:
+                replica.lineage = replica.lineage.trimmed()
+        self.cache.put(model)
+        return model
 
-    async def _to_delete(
-        self, model_id: str, may_delete: Callable[[ModelRecord], bool] | None
-    ) -> tuple[str, LogPosition | None]:
-        """The incarnation to delete, and the position that it must have (None: any).
+    def _is_loading_here(self, model_id: str) -> bool:
+        """Is this task the load of the model that has the id now?"""
+        return self._loads.get(model_id) is asyncio.current_task()
 
-        If the store has no such model, the incarnation is one that no model has. Deleting
-        it finishes a deletion that was interrupted.
+    async def _recovered_last(self, model_id: str) -> tuple[ModelRecord, Replica, KnownSpec]:
+        """As `_recovered`, of the last of the models that were created with this id."""
+        for _ in range(MAX_RECREATIONS):
+            with suppress(ModelChanged):
+                return await self._recovered(model_id)
+        return await self._recovered(model_id)
 
-        Raises Problem 412.
-        """
-        try:
-            record = await self.journal.get(model_id)
-        except UnknownModel as missing:
-            drop_traceback(missing)
-            return NO_INCARNATION, None
-        if may_delete is None:
-            return record.incarnation, None
-        if not may_delete(record):
-            raise _precondition_failed(model_id)
-        return record.incarnation, LogPosition(record.seq, record.chain)
+    async def _recovered(self, model_id: str) -> tuple[ModelRecord, Replica, KnownSpec]:
+        """The record of a model, a replica at the journal's end, and the specification."""
+        deps = self.deps
+        async with self._load_slots:
+            began = deps.clock.now()
+            base = await deps.journal.base(model_id)
+            record = base.record
+            check_spec(record)
+            spec = await self.specs.get(record.spec)
+            made = record, MAX_KEPT_ANSWERS, deps.clock, spec.ratios
+            is_small = spec.first_bytes <= SMALL_BYTES
+            replica = Replica(*made) if is_small else await run_long_in_thread(Replica, *made)
+            kept = self._lineages.get(model_id)
+            if kept is not None and kept.is_forked and kept.incarnation == record.incarnation:
+                replica.lineage = Lineage(kept=None)
+            await recover(replica, deps.journal, deps.settings.adopt, base)
+            spec.ratios = replica.ratios
+            deps.counters.saw_load(deps.clock.now() - began)
+        return record, replica, spec
+
+    def set_aside(self, model_id: str, error: Exception) -> Problem:
+        """Refuse requests for an unreadable model for UNREADABLE_S. Returns their problem."""
+        is_of_record = isinstance(error, RecordError)
+        reason = str(error) if is_of_record else f"{type(error).__name__}: {error}"
+        if isinstance(error, RecordError | Forked):
+            is_of_spec = isinstance(error, DamagedSpec)
+            name = self.journal.spec_name if is_of_spec else self.journal.log_name
+            reason = f"{name(model_id)}: {reason}"
+        before = self.unreadable.get(model_id)
+        if before is None or before.reason != reason:
+            trace = None if is_of_record else error
+            log.error("model %r is not served: %s", model_id, reason, exc_info=trace)
+        self.unreadable[model_id] = Unreadable(reason, time.monotonic() + UNREADABLE_S)
+        return unreadable(reason)
+
+    # -- leaving memory --------------------------------------------------------------------------
 
     def forget(self, model: Model) -> None:
         """Drop a model that is deleted, replaced or forked. The next request loads it."""
         if self.cache.drop(model) and model.replica.is_forked:
-            self.loader.remember_fork(model)
+            # Whole: the next load counts the lost records.
+            self._keep_lineage(model, model.replica.lineage, is_forked=True)
+
+    def forget_load(self, model_id: str) -> None:
+        """The id has a new model: a load under way is not used."""
+        self.unreadable.pop(model_id, None)
+        self._loads.pop(model_id, None)
 
     def forget_gone(self, model_id: str) -> None:
-        """Forget a model that is no longer in the store, and cancel its load."""
-        self.loader.forget_gone(model_id)
+        """Forget a model that is no longer in the store."""
+        self.forget_load(model_id)
+        self._lineages.pop(model_id, None)
         self.counters.saw_delete(model_id)
 
-    def set_aside(self, model_id: str, error: Exception) -> Problem:
-        """Refuse requests for an unreadable model for some seconds."""
-        return self.loader.set_aside(model_id, error)
+    def _on_eviction(self, model: Model) -> None:
+        self.counters.saw_eviction()
+        self._keep_lineage(model, model.replica.lineage.trimmed(KEPT_OUTSIDE), is_forked=False)
 
-    def on_resize(self, model: Model, before: int) -> None:
-        """A model took `before` bytes and now takes `model.bytes`."""
-        self.cache.on_resize(model, before)
+    def _keep_lineage(self, model: Model, lineage: Lineage, is_forked: bool) -> None:
+        """Keep the lineage of a model that leaves memory: the next load counts lost records."""
+        record = model.record
+        self._lineages[record.id] = KeptLineage(record.incarnation, lineage, is_forked)
+        self._lineages.move_to_end(record.id)
+        if len(self._lineages) > MAX_LINEAGES:
+            self._lineages.popitem(last=False)
+
+    def _on_failure(self, model: Model, error: Exception) -> None:
+        """Drop a model that is deleted, unreadable or forked and not rebuilt.
+
+        Two live replicas would both miscount losses, so this one stops accepting requests.
+        """
+        record = model.record
+        if isinstance(error, JournalUnavailable | OutcomeUnknown):
+            self.store_status.failed(error)
+        if isinstance(error, RecordError):
+            self.set_aside(record.id, error)
+        is_gone = isinstance(error, ModelChanged | UnknownModel)
+        is_invalid = model.replica.is_forked or isinstance(error, RecordError)
+        if is_invalid or is_gone:
+            self.forget(model)
+        if is_invalid and not is_gone:
+            why = f"model {record.id!r} is being loaded again from its journal"
+            model.committer.refuse(why, partial(self._on_late_append, record))
+
+    def _on_late_append(self, record: ModelRecord) -> None:
+        """The successor of a forked replica may contradict its append: it must read the head."""
+        successor = self.find(record.id)
+        if successor is not None and successor.record.incarnation == record.incarnation:
+            successor.committer.check_again()
 
     async def close(self) -> None:
         """Finish the requests and snapshots under way."""
+        for load in self._loads.values():
+            load.cancel()
         for model in self:
             await model.close()
         self.deps.refit_thread.close()
         self.deps.reference_thread.close()
-
-
-def _out_of_memory() -> Problem:
-    return Problem(
-        422, "model-too-large", "a model of this spec takes more memory than the machine has"
-    )
-
-
-def _precondition_failed(model_id: str) -> Problem:
-    detail = f"model {model_id!r} has another ETag than If-Match names; read it again"
-    return Problem(412, "precondition-failed", detail)
-
-
-def _other_spec(model_id: str) -> Problem:
-    detail = f"model {model_id!r} exists with another spec; delete it first, "
-    return Problem(409, "conflict", detail + "or send its ETag in If-Match")
-
-
-def canonical(spec: dict[str, Any]) -> bytes:
-    """JSON of a specification. Equal specifications give equal bytes."""
-    return msgspec.json.encode(spec, order="sorted")
-
-
-def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
-    """A PUT may repeat the specification as it was given or with all defaults."""
-    if read_spec(record.spec) == spec:
-        return True
-    return canonical(given) in (bytes(record.given), bytes(record.spec))

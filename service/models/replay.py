@@ -13,13 +13,12 @@ from dualstream.service.journal import open_journal, sqlite_path
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Control, decode_merged, holds_control
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import copy_named_by
 from dualstream.service.replica.entries import split_at
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.point_in_time import NotKept, kept_from, state_at
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.spec import check_spec, read_spec
+from dualstream.service.replica.spec import canonical, check_spec, read_spec
 from dualstream.solvers import InvalidSpec, resolve_spec
 
 # Fields of the spec that determine how rows are encoded.

@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.models.deps import ModelDeps
-from dualstream.service.models.readiness import OtherIdentity
+from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.state import Captured

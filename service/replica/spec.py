@@ -22,6 +22,11 @@ class DamagedSpec(CorruptRecord):
     """The stored spec is not the one that the model was created with."""
 
 
+def canonical(spec: Mapping[str, Any]) -> bytes:
+    """JSON of a specification. Equal specifications give equal bytes."""
+    return msgspec.json.encode(spec, order="sorted")
+
+
 def read_spec(text: bytes) -> dict[str, Any]:
     """Parse a stored specification."""
     spec: dict[str, Any] = msgspec.json.decode(text)

@@ -167,7 +167,7 @@ def create_app(
         MAX_WAIT_S,
         IdleShare().share,
     )
-    startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
+    startup = Readiness(registry)
     connections = Connections(
         MAX_CONNECTIONS,
         Limits(MAX_HEAD_BYTES, MAX_HEAD_S, MAX_BODY_STEP_S, settings.keep_alive_s),

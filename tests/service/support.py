@@ -23,7 +23,7 @@ def bits(replica: Replica) -> dict[str, bytes]:
 
 
 def replica_of(client, model: str = "m") -> Replica:
-    return client.app._registry.cached(model).replica
+    return client.app._registry.find(model).replica
 
 
 def loaded(store: str) -> Replica:

@@ -5,7 +5,6 @@ file in memory. Until it has loaded the model it gets no other head. The store h
 and so do all appenders and all processes that have loaded the model.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dualstream.service.journal.protocol import ModelChanged, ModelRecord
-from dualstream.service.models.loader import MAX_RECREATIONS
 from dualstream.service.models.model import Model
+from dualstream.service.models.registry import MAX_RECREATIONS
 from tests.simulation.log import Log
 
 if TYPE_CHECKING:
@@ -61,18 +60,21 @@ def misread(record: ModelRecord, beyond: int) -> ModelRecord:
 
 async def found(worker: "Worker", find: Callable[[str], Awaitable[Model]], model_id: str) -> Model:
     """What `find` has of this id; what it loads for that is checked."""
-    loads, task = worker.connection.loads, asyncio.current_task()
-    loads[task] = None
+    loads, clients = worker.connection.loads, worker.connection.clients
+    clients[model_id] += 1
+    loads.setdefault(model_id, None)
     try:
         model = await find(model_id)
-        check_not_gone(worker, model)
-        if (bad := loads[task]) is not None:
+        _check_not_gone(worker, model)
+        if (bad := loads[model_id]) is not None:
             _check_loaded(worker, model, bad)
     except ModelChanged:
         _check_remade(worker, model_id)
         raise
     finally:
-        del loads[task]
+        clients[model_id] -= 1
+        if not clients[model_id]:
+            del loads[model_id]
     return model
 
 
@@ -89,7 +91,7 @@ def _check_loaded(worker: "Worker", model: Model, bad: Misread) -> None:
         )
 
 
-def check_not_gone(worker: "Worker", model: Model) -> None:
+def _check_not_gone(worker: "Worker", model: Model) -> None:
     """A client that created a model again gets no response from the old one."""
     record, made = model.record, worker.made.get(model.record.id, "")
     if record.incarnation < made:

@@ -1,6 +1,7 @@
 """What goes wrong on the way to the journal, and one process's connection to it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import Enum
 from random import Random
@@ -185,7 +186,8 @@ class Connection:
     `read_at`      when the store last returned entries after a seq, by incarnation and seq
     `unheld`       positions that the store does not hold, or that its head shows to be lost:
                    incarnation, position, and time of the request
-    `loads`        tasks that may load a model for a client, with the damaged head each got last
+    `clients`      number of clients that wait for a model by its id, which may have to be loaded
+    `loads`        the damaged head that each of these models got last
     """
 
     def __init__(
@@ -197,7 +199,8 @@ class Connection:
         self.answered_at: dict[str, int] = {}
         self.read_at: dict[tuple[str, int], int] = {}
         self.unheld: list[tuple[str, LogPosition, int]] = []
-        self.loads: dict[Any, Misread | None] = {}
+        self.clients: Counter[str] = Counter()
+        self.loads: dict[str, Misread | None] = {}
         self._network, self._loop = network, loop
         self._at = network.scheduler.at
 
@@ -256,7 +259,7 @@ class Connection:
 
     async def get(self, model: str) -> ModelRecord:
         record: ModelRecord = (await self._call(_READ, "get", model))[0]
-        bad = self.loads.get(asyncio.current_task()) if self.loads else None
+        bad = self.loads.get(model)
         return record if bad is None else misread(record, bad.beyond)
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
@@ -264,10 +267,9 @@ class Connection:
             base: Base = (await self._call(_READ, "base", model))[0]
         else:
             base = Base((await self._call(_READ, "get", model))[0])
-        task = asyncio.current_task()
-        if task not in self.loads:
+        if model not in self.loads:
             return base
-        self.loads[task] = bad = self._network.misreads(base.record)
+        self.loads[model] = bad = self._network.misreads(base.record)
         return base if bad is None else msgspec.structs.replace(base, record=bad.got)
 
     async def heads(self, models: Sequence[str]) -> "Sequence[Head | JournalUnavailable | None]":

@@ -13,7 +13,6 @@ import numpy as np
 from dualstream.service.codecs import ListedRows
 from dualstream.service.journal.protocol import Placed
 from dualstream.service.journal.record import KeyKind, Rows, make_key
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.controls import (
     Demote,
     MemberAdd,
@@ -24,6 +23,7 @@ from dualstream.service.replica.controls import (
 )
 from dualstream.service.replica.requests import ControlRequest, Receipt, Request
 from dualstream.service.replica.retained_rows import digest_of
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import (
     AsServed,
     Batch,

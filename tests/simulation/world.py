@@ -21,8 +21,9 @@ import dualstream.service.jobs.follower
 import dualstream.service.jobs.refit
 import dualstream.service.jobs.refit_status
 import dualstream.service.models.compiled_specs
-import dualstream.service.models.loader
+import dualstream.service.models.creation
 import dualstream.service.models.model
+import dualstream.service.models.readiness
 import dualstream.service.models.registry
 import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.committer
@@ -39,6 +40,7 @@ from dualstream.service.jobs.refit_status import UnderWay
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, LogPosition, ModelChanged
+from dualstream.service.models import creation
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
@@ -51,7 +53,7 @@ from dualstream.service.settings import Settings
 from dualstream.solvers import RefitError
 from dualstream.wire.problems import Problem
 from tests.simulation import models
-from tests.simulation.asking import UNREADABLE_S, check_not_gone, found, misread_share
+from tests.simulation.asking import UNREADABLE_S, found, misread_share
 from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked
 from tests.simulation.client import REFUSALS, Client
 from tests.simulation.combined_failures import SNAPSHOT_EVERY, plot_of
@@ -160,8 +162,7 @@ class Worker:
             jobs_of(FEATURES),
             Clock(world.clock, world.nonce, world.clock),
         )
-        registry = self.registry
-        self.startup = Readiness(registry.store_identity, registry.store_status, registry.bring_up)
+        self.startup = Readiness(self.registry)
         self.loop.create_task(self.startup.run())
         if world.is_followed:
             self.loop.create_task(Follower(self.registry, self.connection).run())
@@ -209,11 +210,7 @@ class Worker:
 
     async def model(self, model_id: str) -> Model:
         self.startup.check_ready()
-        model = self.registry.cached(model_id)
-        if model is None:
-            return await found(self, self.registry.get, model_id)
-        check_not_gone(self, model)
-        return model
+        return await found(self, self.registry.get, model_id)
 
     async def submit(self, model_id: str, request: AnyRequest) -> tuple[str, Receipt]:
         """The incarnation of the model, and the receipt."""
@@ -342,9 +339,9 @@ class Worker:
     async def remake(self, model_id: str) -> None:
         kind = self.world.kind_of(model_id)
         with contextlib.suppress(Problem):
-            await self.registry.delete(model_id)
+            await creation.delete(self.registry, model_id)
         gone = {log.incarnation for log in self.world.store.gone}
-        model, is_new = await self.registry.create(model_id, kind.given)
+        model, is_new = await creation.create(self.registry, model_id, kind.given)
         if is_new and model.record.incarnation in gone:
             problem = f"{self.name} made {model_id}, and holds one that was gone before"
             self.world.notes.problems.append(problem)
@@ -567,10 +564,10 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         for owner, name, planted in (
             (dualstream.service.models.model, "bytes_of", _some_bytes),
             (dualstream.service.models.compiled_specs, "bytes_of", _some_bytes),
-            (dualstream.service.models.registry, "LOADED_AT_START", 0),
+            (dualstream.service.models.readiness, "LOADED_AT_START", 0),
             (dualstream.service.models.model, "MAX_APPEND_S", APPEND_TIMEOUT_S),
-            (dualstream.service.models.loader, "UNREADABLE_S", UNREADABLE_S),
-            (dualstream.service.models.registry, "resolve_spec", models.resolved_once),
+            (dualstream.service.models.registry, "UNREADABLE_S", UNREADABLE_S),
+            (dualstream.service.models.creation, "resolve_spec", models.resolved_once),
             (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
             (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
             (dualstream.service.jobs.refit, "HEARTBEAT_S", BEAT_S),
@@ -598,7 +595,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
                 patch.object(dualstream.service.replica.replica, "READ_BYTES", PAGE_BYTES)
             )
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)
-        for owner in (dualstream.service.models.loader, dualstream.service.jobs.follower):
+        for owner in (dualstream.service.models.registry, dualstream.service.jobs.follower):
             patched.enter_context(patch.object(owner, "time", clock))
         for owner in (dualstream.service.jobs.refit, dualstream.service.jobs.refit_status):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))

@@ -178,7 +178,7 @@ def test_first_answers_survive_in_snapshots(serve, store):
     rows = [sample(0, "a"), sample(1), sample(2, "b")]
     first = learn(one, *rows, key="k").json()
     learn(one, *(sample(n) for n in range(20)))
-    model = one.app._registry.cached("m")
+    model = one.app._registry.find("m")
     for _ in range(500):
         if not model.snapshots.is_writing:
             break
@@ -231,7 +231,7 @@ def test_a_request_of_which_all_was_known_is_answered_again(client):
 
 
 def test_older_answers_are_gone_and_the_place_is_shown(serve, store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 3)
+    monkeypatch.setattr("dualstream.service.models.registry.MAX_KEPT_ANSWERS", 3)
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     firsts = [learn(client, sample(n), sample(n + 1), key=f"k{n}").json() for n in range(5)]
@@ -274,7 +274,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
         try:
             from dualstream.service.codecs import RowSchema, parse_body
             from dualstream.service.journal.record import KeyKind, make_key
-            from dualstream.service.models.registry import canonical
+            from dualstream.service.replica.spec import canonical
             from dualstream.solvers import resolve_spec
 
             spec = resolve_spec(SPEC)

@@ -44,7 +44,7 @@ def make(client, spec):
     assert client.put("/models/m", json=spec).status_code == 201
     rows = rows_of(spec)
     assert client.post("/models/m/learn", json={"samples": rows}).status_code == 200
-    return [row["x"] for row in rows], client.app._registry.cached("m")
+    return [row["x"] for row in rows], client.app._registry.find("m")
 
 
 def total(explanation):

@@ -128,7 +128,7 @@ def digest(client: TestClient) -> str:
 
 def snapshots_of(client: TestClient) -> list[int]:
     """The positions of the model's snapshots, once none is being written."""
-    model = client.app._registry.cached("m")
+    model = client.app._registry.find("m")
     deadline = time.monotonic() + 30
     while model.snapshots.is_writing:
         assert time.monotonic() < deadline

@@ -36,7 +36,7 @@ def resume(client: Any, rows: str, **more: Any) -> Any:
 
 def learned_of(client: TestClient, model: str) -> dict[str, bytes]:
     """All of a model's state that does not speak of guards."""
-    replica = client.app._registry.cached(model).replica
+    replica = client.app._registry.find(model).replica
     arrays = replica.capture().arrays
     own = ("guard.", "pauses.", "refused_controls", *NOT_IN_STATE)
     return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(own)}
@@ -113,7 +113,7 @@ def test_a_pause_from_beginning_to_end(serve, store):
     assert controls_in(store) == ["pause", "resume"]
 
     async def scenario(kept: Kept) -> None:
-        assert bits(kept.replica) == bits(one.app._registry.cached("m").replica)
+        assert bits(kept.replica) == bits(one.app._registry.find("m").replica)
 
     run(store, scenario)
 
@@ -205,7 +205,7 @@ def test_a_quarantine_is_full_by_its_bytes_too(serve, store, monkeypatch):
 def settle(client: TestClient) -> None:
     """No snapshot is being written."""
     deadline = time.monotonic() + 20
-    while not client.app._registry.cached("m").is_idle:
+    while not client.app._registry.find("m").is_idle:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -296,7 +296,7 @@ def test_a_killed_server_leaves_a_pause_to_whoever_comes(tmp_path: Path, serve):
     client = serve(store=store)
     assert paused(client)["since"] == 100 + got["learned"]
     assert controls_in(store) == ["pause"]
-    live = client.app._registry.cached("m").replica
+    live = client.app._registry.find("m").replica
 
     async def scenario(kept: Kept) -> None:
         assert bits(kept.replica) == bits(live)
@@ -374,7 +374,7 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
     begin = GuardRollback.on_advance
     monkeypatch.setattr(GuardRollback, "on_advance", lambda self: None)
     learn(client, samples(100, 160, bad=True))
-    model = client.app._registry.cached("m")
+    model = client.app._registry.find("m")
 
     async def lose_and_go_back() -> None:
         assert model.job(GuardRollback).pauses.needs_rollback
@@ -395,7 +395,7 @@ def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monk
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 100) + samples(100, 160, bad=True))
     registry = client.app._registry
-    model = registry.cached("m")
+    model = registry.find("m")
     where = ("m", model.record.incarnation)
     copy_put, put = registry.journal.copy_put, []
 

@@ -322,7 +322,7 @@ def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
     key, mark = make_key(KeyKind.REQUEST, "k"), bytes(16)
 
     async def twice(labels: list[Label], key: bytes) -> list[Labelled]:
-        asked = (registry.journal, registry.cached("m"), labels, key, mark)
+        asked = (registry.journal, registry.find("m"), labels, key, mark)
         return await asyncio.gather(learn_labels(*asked), learn_labels(*asked))
 
     one, other = late.portal.call(twice, own, key)
@@ -420,7 +420,7 @@ def test_an_event_that_comes_both_ways_is_learned_twice_under_one_id(late):
     assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 1}])
     again = label(late, ("a", 1)).json()
     assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 2}])
-    retained = late.app._registry.cached("m").replica.retained
+    retained = late.app._registry.find("m").replica.retained
     digest = digest_of(make_key(KeyKind.SAMPLE, "a"))
     assert state(late)["samples"] == 2 and retained.seqs(digest) == [1, 2]
     assert late.delete("/models/m/samples/a").status_code in (200, 202)

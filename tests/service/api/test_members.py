@@ -172,7 +172,7 @@ def test_certificate_and_weights_of_one_member(pair):
     assert "'steps'" in assert_problem(answer, 404, "no-certificate")["detail"]
     own = pair.get("/models/m/weights?member=steps").json()
     assert (own["member"], own["dim"]) == ("steps", 5)
-    learner = pair.app._registry.cached("m").replica.learner
+    learner = pair.app._registry.find("m").replica.learner
     weights, intercept = learner.member_weights("steps")
     assert own["intercept"] == intercept
     assert {w["index"]: w["weight"] for w in own["weights"]} == dict(enumerate(weights, 1))
@@ -445,7 +445,7 @@ def test_series_of_members_are_bounded(pair, monkeypatch):
 
 
 def test_reads_of_members_change_nothing(pair):
-    replica = pair.app._registry.cached("m").replica
+    replica = pair.app._registry.find("m").replica
     before = {name: array.tobytes() for name, array in replica._state().items()}
     for path in ("members", "compare?a=dual&b=steps", "certificate?member=dual", "metrics"):
         assert pair.get(f"/models/m/{path}").status_code == 200

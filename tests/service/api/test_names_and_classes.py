@@ -101,7 +101,7 @@ def test_names_survive_snapshot_and_replay_alike(serve, store):
         finally:
             await journal.close()
 
-    live = {k: v.tobytes() for k, v in registry.cached("m").replica._state().items()}
+    live = {k: v.tobytes() for k, v in registry.find("m").replica._state().items()}
     for with_snapshot in (True, False):
         replica = asyncio.run(load(with_snapshot))
         assert {k: v.tobytes() for k, v in replica._state().items()} == live
@@ -254,7 +254,7 @@ def test_multiclass_libsvm_labels_are_classes(client):
     text = "3 1:1\n3.0 1:1\nblue 2:1\n-1 3:1\n"
     got = client.post("/models/m/learn", content=text, headers={"content-type": "text/x-libsvm"})
     assert got.json()["learned"] == 4
-    learner = client.app._registry.cached("m").replica.learner
+    learner = client.app._registry.find("m").replica.learner
     assert learner.classes == ("3", '"blue"', "-1")
 
 
@@ -331,7 +331,7 @@ def test_every_algorithm_is_served(serve, store, given):
         assert answer.status_code == 200 and answer.json()["rejected"] == 0, answer.text
     learner = make_learner(resolve_spec(spec))
     learner.learn(Batch.from_dense(x, np.where(y > 0, 1.0, -1.0)))
-    served = client.app._registry.cached("m").replica.learner.state()
+    served = client.app._registry.find("m").replica.learner.state()
     assert {k: v.tobytes() for k, v in served.items()} == {
         k: v.tobytes() for k, v in learner.state().items()
     }

@@ -67,7 +67,7 @@ def test_300_samples_over_http_give_the_bits_of_the_library(serve, store, name):
     progress = Progressive.of(learner.spec)
     progress.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected)
 
-    replica = client.app._registry.cached("m").replica
+    replica = client.app._registry.find("m").replica
     assert replica.seq == ROWS
     for mine, theirs in (
         (replica.learner.state(), learner.state()),
@@ -92,7 +92,7 @@ def test_reads_leave_every_bit_alone(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=whole(SPECS["hinge"]))
     send_some_each_way(client, "m", adult_lines()[:ROWS])
-    replica = client.app._registry.cached("m").replica
+    replica = client.app._registry.find("m").replica
     before = {key: array.tobytes() for key, array in replica.learner.state().items()}
     for path in ("", "/metrics", "/weights", "/certificate", "/predict?x=1:1"):
         assert client.get(f"/models/m{path}").status_code == 200

@@ -220,7 +220,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 200)
-    appending = client.app._registry.cached("m").committer._appending
+    appending = client.app._registry.find("m").committer._appending
     replica = replica_of(client)
     submit = refits.Refits._submit
     sent: list[Any] = []
@@ -356,8 +356,7 @@ def test_by_itself_once_for_each_count_however_many_look(serve, store):
             worker.get(f"/models/m/predict?x=1:1&min_seq={answer['seq']}")
         deadline = time.monotonic() + 20
         while any(
-            replica_of(w).learner and w.app._registry.cached("m").job(Refits).is_busy
-            for w in workers
+            replica_of(w).learner and w.app._registry.find("m").job(Refits).is_busy for w in workers
         ):
             assert time.monotonic() < deadline
             time.sleep(0.002)

@@ -48,10 +48,10 @@ def test_a_refused_rollback_is_refused_again(serve, store, overtaken, monkeypatc
     assert_again(first, send, one, other)
     # Whoever comes by a snapshot of later knows it as well.
     learn(one, samples(30, 60))
-    one.portal.call(one.app._registry.cached("m").snapshots.write)
+    one.portal.call(one.app._registry.find("m").snapshots.write)
     late = serve(store=store)
     assert_again(first, send, late)
-    assert late.app._registry.cached("m").replica.restored_seq == view(one)["seq"]
+    assert late.app._registry.find("m").replica.restored_seq == view(one)["seq"]
 
 
 def test_a_refused_member_is_refused_again(serve, store, overtaken):
@@ -111,7 +111,7 @@ def test_what_was_done_is_shown_in_full_again(serve, store, monkeypatch):
         assert again.json() == first.json() | {"duplicate": True}
         assert again.headers["idempotency-replayed"] == "true"
     # Where it is no longer kept, it is known all the same.
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 0)
+    monkeypatch.setattr("dualstream.service.models.registry.MAX_KEPT_ANSWERS", 0)
     forgetful = serve(store=store)
     got = forgetful.post("/models/m/rollback", json=to, headers=headers).json()
     assert got == first.json() | {"duplicate": True, "digest": None}

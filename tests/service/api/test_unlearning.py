@@ -21,6 +21,7 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from dualstream.service.journal.record import KeyKind, make_key
+from dualstream.service.models import creation
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest
@@ -334,7 +335,7 @@ async def prepared(store: str, journal: Any) -> ModelRegistry:
     """A model of five samples, with a snapshot, a version and a copy without a name."""
     registry = registry_on(journal)
     if await journal.count():
-        await registry.delete("m")
+        await creation.delete(registry, "m")
     model = await of_five(registry)
     await model.snapshots.write()
     where = ("m", model.record.incarnation)

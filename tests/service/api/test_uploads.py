@@ -9,7 +9,7 @@ import pytest
 from dualstream.service.api import learn_and_predict as hot
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
-from dualstream.service.models.registry import canonical
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import resolve_spec
 from dualstream.wire.chunking import chunks
 from tests.history import Acknowledged, check_history
@@ -312,7 +312,7 @@ def test_rows_that_are_known_by_their_ids_are_no_answer_once_more(client, key):
 def test_answers_that_are_forgotten_are_not_shown_as_the_first_ones(
     client, serve, store, monkeypatch
 ):
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 1)
+    monkeypatch.setattr("dualstream.service.models.registry.MAX_KEPT_ANSWERS", 1)
     client = serve(store=store)
     learned(client, body_of(LIBSVM), key="k")
     again = send(client, body_of(LIBSVM), key="k")
@@ -421,7 +421,7 @@ def test_the_store_goes_away_in_mid_stream(client, store, monkeypatch):
 def test_chunks_whose_answers_are_forgotten_are_shown_by_their_places(
     client, serve, store, monkeypatch
 ):
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 1)
+    monkeypatch.setattr("dualstream.service.models.registry.MAX_KEPT_ANSWERS", 1)
     client = serve(store=store)
     got = learned(client, body_of(LIBSVM), key="k")
     again = learned(client, body_of(LIBSVM), key="k")

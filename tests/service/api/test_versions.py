@@ -35,7 +35,7 @@ def state_of(client: TestClient) -> dict:
 
 def assert_everywhere(store: str, client: TestClient) -> None:
     """A fresh replica, by snapshot or by the whole journal, has the bits of the live one."""
-    live = client.app._registry.cached("m").replica
+    live = client.app._registry.find("m").replica
 
     async def scenario(kept: Kept) -> None:
         assert bits(kept.replica) == bits(live)
@@ -241,7 +241,7 @@ def test_names_are_shown_again_after_a_rollback(serve, store):
 
 
 def assert_everywhere_named(store: str, client: TestClient) -> None:
-    live = client.app._registry.cached("m").replica
+    live = client.app._registry.find("m").replica
 
     async def scenario(kept: Kept) -> None:
         assert bits(kept.replica) == bits(live)
@@ -348,7 +348,7 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
     client.put("/models/m", json=SPEC)
     learn(client, 0, 20)
     taken = take(client, name="lost")
-    model = client.app._registry.cached("m")
+    model = client.app._registry.find("m")
     weights = state_of(client)["weights"]
     order = Rollback(taken["digest"], 21, "lost")
     receipt = client.portal.call(model.submit, ControlRequest.of(order))

@@ -48,7 +48,7 @@ def make(client, spec, rows=ROWS):
     if rows:
         answer = client.post("/models/m/learn", json={"samples": samples(spec, rows)})
         assert answer.status_code == 200, answer.text
-    return client.app._registry.cached("m")
+    return client.app._registry.find("m")
 
 
 def dense_answer(learner, top):
@@ -317,7 +317,7 @@ def test_the_widest_portfolio_answers_with_little_memory(serve, task):
     with address_space(1 << 30):
         assert client.put("/models/m", json=spec).status_code == 201
         assert client.post("/models/m/learn", json={"samples": by_index(1)}).status_code == 200
-        model = client.app._registry.cached("m")
+        model = client.app._registry.find("m")
         tracemalloc.start()
         try:
             for method, path, body in (

@@ -10,6 +10,7 @@ from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import jobs_of
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.metrics import Telemetry
+from dualstream.service.models import creation
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.controls import Unlearn
@@ -47,7 +48,7 @@ def registry_on(journal: Any) -> ModelRegistry:
 
 async def of_five(registry: ModelRegistry, **more: Any) -> Model:
     """A model of five samples."""
-    model, _ = await registry.create("m", SPEC | more)
+    model, _ = await creation.create(registry, "m", SPEC | more)
     for i in range(5):
         await learn(model, str(i))
     return model

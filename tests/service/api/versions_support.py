@@ -32,6 +32,6 @@ def back(client: TestClient, key: str | None = None, **to: Any) -> Any:
 def settled(client: TestClient) -> None:
     """No snapshot is being written."""
     deadline = time.monotonic() + 20
-    while client.app._registry.cached("m").snapshots.is_writing:
+    while client.app._registry.find("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -198,7 +198,7 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
         client.put(model, json=spec)
         got = learn(client, body, media, f"{model}/learn?scores=true").json()
         assert got["learned"] == len(rows)
-        replica = client.app._registry.cached(f"m{number}").replica
+        replica = client.app._registry.find(f"m{number}").replica
         states[media] = {k: v.tobytes() for k, v in replica._state().items()}, got["scores"]
         predicted = learn(client, body, media, f"{model}/predict").json()
         assert (

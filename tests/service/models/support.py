@@ -9,6 +9,7 @@ from dualstream.service.features.feature import jobs_of
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.metrics import Telemetry
+from dualstream.service.models import creation
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.requests import Request
 from dualstream.service.settings import Settings
@@ -45,7 +46,7 @@ def rows(first: int, last: int) -> Batch:
 async def create(registry: ModelRegistry, ids: list[str]) -> None:
     for model_id in ids:
         with registry.pinned(model_id):
-            await registry.create(model_id, ADULT)
+            await creation.create(registry, model_id, ADULT)
 
 
 async def learn(registry: ModelRegistry, model_id: str, batch: Batch, key: str | None = None):

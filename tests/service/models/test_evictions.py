@@ -12,6 +12,7 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.http.exceptions_to_problems import as_problem
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
+from dualstream.service.models import creation
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
@@ -72,7 +73,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
         held = {"most": 2, "keep_records": 10_000}
         async with serving(store, **held) as one, serving(store, **held) as other:
             for model_id in ids:
-                await one.create(model_id, spec)
+                await creation.create(one, model_id, spec)
             got: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
 
             async def client(first: int) -> None:
@@ -145,7 +146,7 @@ def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeyp
     async def scenario() -> None:
         async with serving(store, most=2) as registry:
             await evicted(registry)
-            _, lineage = registry.loader._evicted_lineages["m"]
+            lineage = registry._lineages["m"].lineage
             for seq in (301, 302, 303):
                 lineage.add(seq, f"{seq:064}")
             if way == "read, first in vain":
@@ -174,8 +175,8 @@ def test_no_loss_is_counted_of_another_incarnation(store):
     async def scenario() -> None:
         async with serving(store, most=2) as registry, serving(store) as other:
             await evicted(registry)
-            await other.delete("m")
-            await other.create("m", ADULT)
+            await creation.delete(other, "m")
+            await creation.create(other, "m", ADULT)
             assert (await registry.get("m")).replica.seq == 0
             text = (await registry.counters.exposition(registry)).decode()
             assert 'dualstream_lost_records_total{model="m"}' not in text
@@ -203,21 +204,21 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
             monkeypatch.setattr(
                 Model, "count_lost_since", lambda *given: (lineages.append(given[1]), count(*given))
             )
-            await registry.create("m", ADULT)
+            await creation.create(registry, "m", ADULT)
 
     asyncio.run(scenario())
     assert lineages[-1] is not None and lineages[-1].end == 7
 
 
 def test_the_trails_of_the_models_that_left_last_are_kept(store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_EVICTED_LINEAGES", 2)
+    monkeypatch.setattr("dualstream.service.models.registry.MAX_LINEAGES", 2)
 
     async def scenario() -> None:
         async with serving(store, models_bytes=1) as registry:
             await create(registry, IDS[:5])
-            assert list(registry.loader._evicted_lineages) == IDS[2:4]
+            assert list(registry._lineages) == IDS[2:4]
             await registry.get(IDS[2])
-            assert list(registry.loader._evicted_lineages) == [IDS[3], IDS[4]]
+            assert list(registry._lineages) == [IDS[3], IDS[4]]
 
     asyncio.run(scenario())
 

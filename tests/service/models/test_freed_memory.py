@@ -9,6 +9,7 @@ import pytest
 
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import ModelChanged
+from dualstream.service.models import creation
 from dualstream.service.models.registry import ModelRegistry
 from tests.service.models.support import create, learn, leave, rows, serving
 from tests.service.support import ADULT
@@ -32,11 +33,11 @@ async def evict(registry: ModelRegistry) -> None:
 
 
 async def delete(registry: ModelRegistry) -> None:
-    await registry.delete("m")
+    await creation.delete(registry, "m")
 
 
 async def replace(registry: ModelRegistry) -> None:
-    await registry.create("m", OTHER, lambda record: True)
+    await creation.create(registry, "m", OTHER, lambda record: True)
 
 
 async def deleted_by_another_process(registry: ModelRegistry) -> None:

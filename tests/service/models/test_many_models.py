@@ -21,9 +21,8 @@ from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.models import registry as registry_module, snapshots as snapshots_module
+from dualstream.service.models import creation, readiness, snapshots as snapshots_module
 from dualstream.service.models.cache import MAX_EVICTION_SNAPSHOTS, ModelCache
-from dualstream.service.models.loader import ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_of
@@ -245,7 +244,7 @@ def test_a_loading_goes_on_where_its_client_leaves(store):
             others[0].cancel()
             given = await asyncio.gather(*others[1:])
             assert given == [registry.find("m0")] * 2 and first.cancelled()
-            assert not registry.loader._under_way
+            assert not registry._loads
 
     asyncio.run(run())
 
@@ -257,7 +256,7 @@ def test_who_waits_for_a_loading_is_shown_why_it_failed(store):
                 *(registry.get("m9") for _ in range(3)), return_exceptions=True
             )
             assert [one.status for one in got] == [404] * 3
-            assert not registry.loader._under_way
+            assert not registry._loads
 
     asyncio.run(run())
 
@@ -338,7 +337,7 @@ def test_a_model_goes_though_its_snapshot_cannot_be_written(store, monkeypatch, 
 
 
 def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, monkeypatch):
-    monkeypatch.setattr(registry_module, "LOADED_AT_START", 3)
+    monkeypatch.setattr(readiness, "LOADED_AT_START", 3)
     first = serve(store=store)
     for model_id in IDS:
         assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
@@ -369,15 +368,15 @@ def test_a_start_does_not_wait_for_a_model_that_takes_long(serve, store, monkeyp
     first = serve(store=store)
     for model_id in IDS[:2]:
         assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
-    monkeypatch.setattr(registry_module, "START_S", 0.1)
-    load, goes_on = ModelLoader._load_for_all, threading.Event()
+    monkeypatch.setattr(readiness, "START_S", 0.1)
+    load, goes_on = ModelRegistry._load, threading.Event()
 
     async def slowly(self, model_id):
         if model_id == IDS[0]:
             await asyncio.to_thread(goes_on.wait, 30)
         return await load(self, model_id)
 
-    monkeypatch.setattr(ModelLoader, "_load_for_all", slowly)
+    monkeypatch.setattr(ModelRegistry, "_load", slowly)
     client = serve(store=store)  # ready
     assert held(client.app._registry) == []
     assert client.get(f"/models/{IDS[1]}").status_code == 200
@@ -420,7 +419,7 @@ def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypat
         first.put(f"/models/{model_id}", json=SPEC)
         first.post(f"/models/{model_id}/learn", json={"x": [1, 0, 0, 0, 2], "y": 1})
     monkeypatch.setattr(
-        "dualstream.service.models.readiness.numeric_identity", lambda: "another machine"
+        "dualstream.service.models.store_status.numeric_identity", lambda: "another machine"
     )
     monkeypatch.setattr(
         "dualstream.service.replica.state.numeric_identity", lambda: "another machine"
@@ -486,7 +485,7 @@ def test_loaded_models_take_the_memory_that_they_tell(store, many, features):
     async def run():
         async with serving(store) as registry:
             for model_id in IDS:
-                model, _ = await registry.create(model_id, ADULT | {"features": features})
+                model, _ = await creation.create(registry, model_id, ADULT | {"features": features})
                 parsed = parse_json(model.row_schema, named(many), True)
                 await model.submit(
                     await request_of(parsed, make_key(KeyKind.REQUEST, "k"), b"f" * 16)

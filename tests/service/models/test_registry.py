@@ -8,8 +8,8 @@ import pytest
 
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal.protocol import AppendRequest, Base, ModelChanged
-from dualstream.service.models import loader
-from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.models import creation, registry as registry_module
+from dualstream.service.models.registry import KeptLineage, ModelRegistry
 from dualstream.service.models.versions import LoadedVersions, take_version
 from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.recovery import recover
@@ -33,14 +33,14 @@ class Held:
                 self.is_there.set()
                 await self.may_end.wait()
 
-        monkeypatch.setattr(loader, "recover", slowly)
+        monkeypatch.setattr(registry_module, "recover", slowly)
 
 
 @pytest.mark.parametrize("change", ["deleted", "deleted and made", "replaced"])
 def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
     async def scenario() -> None:
         async with serving(store) as other, serving(store) as registry:
-            await other.create("m", SPEC)
+            await creation.create(other, "m", SPEC)
             slow = Held(monkeypatch)
             loading = asyncio.create_task(registry.get("m"))
             await slow.is_there.wait()
@@ -48,22 +48,22 @@ def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
             if change == "replaced":
                 made, _ = await asyncio.wait_for(replaced(registry), 5)
             else:
-                await registry.delete("m")
+                await creation.delete(registry, "m")
                 if change == "deleted and made":
-                    made, _ = await asyncio.wait_for(registry.create("m", OTHER), 5)
+                    made, _ = await asyncio.wait_for(creation.create(registry, "m", OTHER), 5)
             slow.may_end.set()
             if made is None:
                 with pytest.raises(Problem, match="no model"):
                     await loading
-                assert registry.cached("m") is None
+                assert registry.find("m") is None
             else:
-                assert await loading is registry.cached("m") is made
+                assert await loading is registry.find("m") is made
                 assert made.replica.spec["rho"] == 0.5
                 assert (await registry.journal.get("m")).incarnation == made.record.incarnation
 
     async def replaced(registry: ModelRegistry) -> Any:
         may: Callable[[Any], bool] = lambda record: True  # noqa: E731
-        return await registry.create("m", OTHER, may)
+        return await creation.create(registry, "m", OTHER, may)
 
     asyncio.run(scenario())
 
@@ -82,8 +82,8 @@ def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(sto
                 return made
 
             monkeypatch.setattr(registry.journal, "create", create_and_be_asked)
-            made, _ = await registry.create("m", SPEC)
-            assert await asking[0] is made is registry.cached("m")
+            made, _ = await creation.create(registry, "m", SPEC)
+            assert await asking[0] is made is registry.find("m")
 
     asyncio.run(scenario())
 
@@ -91,16 +91,16 @@ def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(sto
 def test_nothing_is_kept_of_models_that_are_gone(store):
     async def scenario() -> None:
         async with serving(store) as other, serving(store) as registry:
-            await other.create("m", SPEC)
+            await creation.create(other, "m", SPEC)
             await registry.get("m")
             registry.counters.saw_refused("m", 1)
-            await other.delete("m")
+            await creation.delete(other, "m")
             await Follower(registry, registry.journal)._check_heads()
             assert not registry.counters._of_model and not len(registry)
-            registry.loader._forked_lineages["m"] = ("an incarnation", Lineage())
+            registry._lineages["m"] = KeptLineage("an incarnation", Lineage(), True)
             with pytest.raises(Exception, match="no model"):
                 await registry.get("m")
-            assert not registry.loader._forked_lineages
+            assert not registry._lineages
 
     asyncio.run(scenario())
 
@@ -110,27 +110,27 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
 ):
     async def scenario() -> None:
         async with serving(store) as other, serving(store) as registry:
-            await other.create("m", SPEC)
+            await creation.create(other, "m", SPEC)
             delete = registry.journal.delete
 
             async def late(*given: Any) -> None:
-                await other.delete("m")
-                await other.create("m", OTHER)
+                await creation.delete(other, "m")
+                await creation.create(other, "m", OTHER)
                 await delete(*given)
 
             monkeypatch.setattr(registry.journal, "delete", late)
             with pytest.raises(ModelChanged):
-                await registry.delete("m")
+                await creation.delete(registry, "m")
             made = await registry.journal.get("m")
             assert made.incarnation == (await other.get("m")).record.incarnation
             monkeypatch.undo()
-            await registry.delete("m")
+            await creation.delete(registry, "m")
             with pytest.raises(Problem, match="no model"):
-                await registry.delete("m")
+                await creation.delete(registry, "m")
             if store.startswith("redis"):  # a deletion that died before its last step left this
                 await registry.journal._others.call("ZADD", "ds:models", 0, "m")
                 with pytest.raises(Problem, match="no model"):
-                    await registry.delete("m")
+                    await creation.delete(registry, "m")
                 assert await registry.journal.count() == 0
 
     asyncio.run(scenario())
@@ -139,14 +139,14 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
 def test_one_that_is_made_anew_while_it_is_read_is_read_again(store, monkeypatch):
     async def scenario() -> None:
         async with serving(store) as other, serving(store) as registry:
-            await other.create("m", SPEC)
+            await creation.create(other, "m", SPEC)
             base, remade = registry.journal.base, [OTHER, SPEC]
 
             async def overtaken(model: str) -> Base:
                 found = await base(model)
                 if remade:
-                    await other.delete("m")
-                    await other.create("m", remade.pop())
+                    await creation.delete(other, "m")
+                    await creation.create(other, "m", remade.pop())
                 return Base(found.record)
 
             monkeypatch.setattr(registry.journal, "base", overtaken)
@@ -162,7 +162,7 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
 ):
     async def scenario() -> None:
         async with serving(store) as registry:
-            await registry.create("m", SPEC)
+            await creation.create(registry, "m", SPEC)
             delete = registry.journal.delete
 
             async def late(*given: Any) -> None:
@@ -179,7 +179,7 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
 
             monkeypatch.setattr(registry.journal, "delete", late)
             with pytest.raises(Problem, match="If-Match") as refused:
-                await registry.delete("m", may_delete=lambda record: True)
+                await creation.delete(registry, "m", may_delete=lambda record: True)
             assert (refused.value.status, refused.value.slug) == (412, "precondition-failed")
             await registry.journal.get("m")
 
@@ -192,7 +192,7 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
 
     async def scenario() -> None:
         async with serving(store) as registry:
-            await registry.create("m", SPEC)
+            await creation.create(registry, "m", SPEC)
             replace, learned = registry.journal.replace, []
 
             async def late(*given: Any) -> Any:
@@ -204,7 +204,9 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
                 return await replace(*given)
 
             monkeypatch.setattr(registry.journal, "replace", late)
-            replacing = registry.create("m", OTHER, lambda record: wherever or record.seq == 0)
+            replacing = creation.create(
+                registry, "m", OTHER, lambda record: wherever or record.seq == 0
+            )
             if wherever:
                 model, created = await replacing
                 assert created and len(learned) == 3
@@ -220,7 +222,7 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
 def test_a_version_in_memory_does_not_wait_for_another_one(store):
     async def scenario() -> None:
         async with serving(store) as registry:
-            model, _ = await registry.create("m", SPEC)
+            model, _ = await creation.create(registry, "m", SPEC)
             await take_version(model, registry.journal, "v", "")
             versions = LoadedVersions(2, 10**9)
             first = await versions.get(model, registry.journal, "v")
@@ -238,11 +240,11 @@ def test_the_store_is_not_asked_for_what_cannot_be_an_id(store, monkeypatch):
             for name in ("get", "base", "delete", "create"):
                 monkeypatch.setattr(registry.journal, name, lambda *given: asked.append(given[0]))
             for model_id in ("a;b", "", "-m", "m\0", "m/versions", "a" * 129, "\u00e1"):
-                for ask in (registry.get(model_id), registry.delete(model_id)):
+                for ask in (registry.get(model_id), creation.delete(registry, model_id)):
                     with pytest.raises(Problem, match="a model id has 1 to 128 characters"):
                         await ask
                 with pytest.raises(Problem, match="a model id has 1 to 128 characters"):
-                    await registry.create(model_id, SPEC)
+                    await creation.create(registry, model_id, SPEC)
             assert not asked
 
     asyncio.run(scenario())

@@ -71,7 +71,7 @@ def test_another_spec_learns_the_same_journal(serve, store):
     client.put("/models/other", json=SPEC | {"rho": 0.5, "window": {"kind": "sliding"}})
     for n in range(0, 60, 20):
         learn(client, n, n + 20)
-    rows = client.app._registry.cached("m").replica.learner.samples
+    rows = client.app._registry.find("m").replica.learner.samples
     changes = ("--set", "rho=0.5", "--set", "window.kind=sliding")
     found = replayed(store, *changes)
     assert (found["samples"], found["from_seq"], found["spec"]["rho"]) == (rows, 1, 0.5)

@@ -8,7 +8,7 @@ import redis
 from starlette.testclient import TestClient
 
 from dualstream.service.journal import open_journal
-from dualstream.service.models.readiness import OtherIdentity
+from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.requests import Request
 from dualstream.solvers import Batch, numeric_identity
 from tests.service.conftest import Serve, assert_problem
@@ -30,7 +30,7 @@ def served_otherwise(
     """A client of a server that computes otherwise, with a model of 12 rows and a snapshot."""
     monkeypatch.setattr("dualstream.service.replica.state.numeric_identity", lambda: OLDER)
     with monkeypatch.context() as older:
-        older.setattr("dualstream.service.models.readiness.numeric_identity", lambda: OLDER)
+        older.setattr("dualstream.service.models.store_status.numeric_identity", lambda: OLDER)
         client = serve(store=store, snapshot_every=10, **given)
     client.put("/models/m", json=ADULT)
     learn_adult(client, 0, 12)
@@ -71,7 +71,7 @@ def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
     for route in ("/models/m/predict?x=1:1", "/models/m"):
         assert_problem(running.get(route), 503, "store-unavailable")
     # Nor does it learn what needs no request, or the next chunk of one that it let in before
-    model = running.app._registry.cached("m")
+    model = running.app._registry.find("m")
     row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
     with pytest.raises(OtherIdentity):
         running.portal.call(model.submit, Request.of(row, None, None))

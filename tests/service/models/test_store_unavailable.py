@@ -12,7 +12,7 @@ import pytest
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.sqlite import SqliteJournal
-from dualstream.service.models import model as model_module, readiness as readiness_module
+from dualstream.service.models import model as model_module, store_status as status_module
 from dualstream.service.server import app as app_module
 from dualstream.service.settings import without_password
 from tests.redis_server import RedisServer, redis_or_skip
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 @pytest.fixture(autouse=True)
 def soon_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stale at all after two looks: the machine may be busy, and a test is not to wait."""
-    for module in (readiness_module, model_module):
+    for module in (status_module, model_module):
         monkeypatch.setattr(module, "STALE_S", 2.0)
 
 

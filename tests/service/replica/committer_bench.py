@@ -11,13 +11,13 @@ import numpy as np
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.apply_or_rebuild import Applying, CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.group_commit import BULK_ROWS
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.service.journal.faulty import Fault, FaultyJournal

@@ -10,13 +10,13 @@ import numpy as np
 
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.apply_or_rebuild import CommitListener
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Order
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 from tests.history import check_history
 from tests.service.api.members_support import PAIR

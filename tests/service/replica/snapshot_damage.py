@@ -12,11 +12,11 @@ import redis
 
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Journal, ModelRecord, Trimmed
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ import pytest
 
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 from tests.service.support import bits, loaded, replica_of
 

@@ -301,7 +301,7 @@ def test_two_processes_have_equal_bits(serve, store):
         assert names(client) == ["dual", "steps", "n1", "n2", "n3"]
     expected = bits(loaded(store))
     for client in (one, other):
-        assert bits(client.app._registry.cached("m").replica) == expected
+        assert bits(client.app._registry.find("m").replica) == expected
 
 
 def test_snapshot_after_a_change_of_members_restores(serve, store):
@@ -312,7 +312,7 @@ def test_snapshot_after_a_change_of_members_restores(serve, store):
     assert client.post("/models/m/members", json=SPARSE | {"name": "b"}).json()["seq"] == 11
     assert client.post("/models/m/members/b/promote").json()["seq"] == 12
     asyncio.run(asyncio.sleep(0.3))
-    live = bits(client.app._registry.cached("m").replica)
+    live = bits(client.app._registry.find("m").replica)
 
     async def taken() -> Any:
         journal = await open_journal(store)
@@ -353,7 +353,7 @@ def test_preset_changed_in_every_way_has_equal_bits_everywhere(serve, store):
     replayed = asyncio.run(replayed_of(store))
     assert replayed.seq == 9 * 14 + 15 and replayed.refused_controls == 0
     assert bits(loaded(store)) == bits(replayed)
-    assert bits(one.app._registry.cached("m").replica) == bits(replayed)
+    assert bits(one.app._registry.find("m").replica) == bits(replayed)
 
 
 async def replayed_of(store: str) -> Replica:

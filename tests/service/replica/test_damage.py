@@ -13,11 +13,11 @@ import redis
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
-from dualstream.service.models.registry import canonical
+from dualstream.service.models import creation
 from dualstream.service.replica.recovery import NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
-from dualstream.service.replica.spec import DamagedSpec
+from dualstream.service.replica.spec import DamagedSpec, canonical
 from dualstream.solvers import resolve_spec
 from dualstream.wire.problems import Problem
 from tests.service.conftest import assert_problem
@@ -219,7 +219,7 @@ def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
 def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(store):
     async def scenario() -> None:
         async with serving(store) as registry:
-            model, _ = await registry.create("m", ADULT)
+            model, _ = await creation.create(registry, "m", ADULT)
             await model.submit(Request.of(rows(0, 4), None, None))
             damage_head(store, "seq = 9", lambda _: {"seq": b"9"})
             with pytest.raises(NoBase, match="ends at seq 4, before its head"):

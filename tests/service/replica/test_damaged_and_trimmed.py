@@ -174,7 +174,7 @@ def test_store_whose_journals_are_trimmed_is_adopted_from_their_snapshots(store,
 
 def written(client) -> None:
     """Wait for the snapshot that is being written."""
-    model = client.app._registry.cached("m")
+    model = client.app._registry.find("m")
     deadline = time.monotonic() + 20
     while model.snapshots.is_writing:
         assert time.monotonic() < deadline
@@ -217,7 +217,7 @@ def test_snapshots_of_a_bulk_take_a_share_of_the_time(serve, monkeypatch):
     for count in (1500, 1500, 600, 1200):
         learn(client, count)
         written(client)
-        seqs.append(client.app._registry.cached("m").snapshots.last_seq)
+        seqs.append(client.app._registry.find("m").snapshots.last_seq)
     assert seqs == [1500, 1500, 3600, 3600]
 
 

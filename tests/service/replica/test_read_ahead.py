@@ -22,9 +22,9 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import CorruptRecord, encode_rows
 from dualstream.service.journal.redis import scripts, store as redis_store
-from dualstream.service.models.registry import canonical
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.replica import Replica
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import resolve_spec
 
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}

@@ -10,11 +10,12 @@ import pytest
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, ModelRecord, Part
 from dualstream.service.journal.record import encode_control
-from dualstream.service.models.registry import canonical
+from dualstream.service.models.registry import Unreadable
 from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
+from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, numeric_identity, resolve_spec
 from tests.adult import adult_lines
 from tests.service.conftest import assert_problem
@@ -129,7 +130,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
     for first in range(0, 570, 30):
         learn_adult(client, first, first + 30)
     deadline = time.monotonic() + 10
-    while client.app._registry.cached("m").snapshots.is_writing:
+    while client.app._registry.find("m").snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     live = bits(replica_of(client))
@@ -164,7 +165,9 @@ def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
 
 def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
     serve(store=store)
-    monkeypatch.setattr("dualstream.service.models.readiness.numeric_identity", lambda: "other-cpu")
+    monkeypatch.setattr(
+        "dualstream.service.models.store_status.numeric_identity", lambda: "other-cpu"
+    )
     from starlette.testclient import TestClient
 
     from dualstream.service.server.app import create_app
@@ -181,7 +184,7 @@ def test_store_of_another_identity_is_not_served(serve, store, monkeypatch):
 def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
     # Given a store with snapshots that another version wrote
     with monkeypatch.context() as before:
-        for module in ("models.readiness", "replica.state"):
+        for module in ("models.store_status", "replica.state"):
             before.setattr(
                 f"dualstream.service.{module}.numeric_identity", lambda: "an-older-version"
             )
@@ -262,8 +265,8 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     assert late.put("/models/m", json=ADULT).status_code == 201
     assert learn_adult(late, 0, 5).json()["seq"] == 5
     assert late.get("/readyz?verbose").json()["unreadable"] == {}
-    monkeypatch.setattr("dualstream.service.models.loader.UNREADABLE_S", 0.0)
-    client.app._registry.loader._unreadable["m"] = ("tried again", 0.0)
+    monkeypatch.setattr("dualstream.service.models.registry.UNREADABLE_S", 0.0)
+    client.app._registry.unreadable["m"] = Unreadable("tried again", 0.0)
     assert client.get("/models/m").json()["seq"] == 5
     assert client.get("/readyz?verbose").json()["unreadable"] == {}
 

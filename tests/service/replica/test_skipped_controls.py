@@ -42,7 +42,7 @@ def passed(monkeypatch):
                 learn(other, samples(first, first + 2))
 
         async def write_snapshot() -> None:
-            model = other.app._registry.cached("m")
+            model = other.app._registry.find("m")
             await model.refresh()
             await model.snapshots.write()
             where = ("m", model.record.incarnation)
@@ -73,7 +73,7 @@ def two(serve, store, monkeypatch):
 
 def place(client: Any) -> tuple[int, int]:
     """Where its snapshot stood, and where it stands."""
-    replica = client.app._registry.cached("m").replica
+    replica = client.app._registry.find("m").replica
     return replica.restored_seq, replica.seq
 
 
@@ -166,7 +166,7 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
         appended = await late(*given)
 
         async def trim() -> None:
-            model = other.app._registry.cached("m")
+            model = other.app._registry.find("m")
             await model.snapshots.write()
             await journal_of.trim("m", model.record.incarnation, model.replica.seq, behind=0)
 
@@ -184,7 +184,7 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
 
 def test_what_no_snapshot_keeps_is_of_unknown_outcome(serve, store, passed, monkeypatch):
     """It is journalled, and no client is answered that it was done or refused."""
-    monkeypatch.setattr("dualstream.service.models.loader.MAX_KEPT_ANSWERS", 0)
+    monkeypatch.setattr("dualstream.service.models.registry.MAX_KEPT_ANSWERS", 0)
     one, other = serve(store=store), serve(store=store)
     assert one.put("/models/m", json=PAIR).status_code == 201
     passed(one, other)

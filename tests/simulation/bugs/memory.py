@@ -1,31 +1,35 @@
 """Slips as models come into memory, leave it, and are deleted."""
 
+import asyncio
 from typing import Any
 
+from dualstream.service.models import creation
 from dualstream.service.models.cache import ModelCache
-from dualstream.service.models.loader import Loading, ModelLoader
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from tests.simulation.bugs.planting import Bug, nothing
 
 
-def _left_waiting(true: Any, self: Loading, model: Any) -> None:
-    """Requests that wait for a load are not notified that its client has left."""
-    if model is not None:
-        true(self, model)
+async def _load_with_client(true: Any, self: ModelRegistry, model_id: str) -> Model:
+    """Requests that wait for a load fail if its client leaves."""
+    load = self._loads.get(model_id)
+    if load is not None:
+        return await asyncio.shield(load)
+    load = self._loads[model_id] = asyncio.ensure_future(self._load(model_id))
+    return await load
 
 
-async def _read_once(true: Any, self: ModelLoader, model_id: str, loading: Loading) -> Model:
+async def _read_once(true: Any, self: ModelRegistry, model_id: str) -> Any:
     """A request for a model fails because the model was created again during the load."""
-    return await self._load(model_id, loading)
+    return await self._recovered(model_id)
 
 
-def _loaded_all_the_same(true: Any, self: ModelLoader, model_id: str) -> None:
+def _loaded_all_the_same(true: Any, self: ModelRegistry, model_id: str) -> None:
     """A model that is deleted or created again during its load is cached as it was."""
-    self._unreadable.pop(model_id, None)
+    self.unreadable.pop(model_id, None)
 
 
-async def _whichever_is_there(true: Any, self: ModelRegistry, *given: Any) -> tuple[None, None]:
+async def _whichever_is_there(true: Any, *given: Any) -> tuple[None, None]:
     """A deletion removes whatever has the id when it reaches the store."""
     return None, None
 
@@ -36,14 +40,12 @@ def _whoever_uses_it(true: Any, self: ModelCache, model: Model) -> bool:
 
 
 BUGS = {
-    "late deletion of what was made since": Bug(
-        [(ModelRegistry, "_to_delete", _whichever_is_there)]
-    ),
+    "late deletion of what was made since": Bug([(creation, "_to_delete", _whichever_is_there)]),
     "loss of what had left memory not counted": Bug(
-        [(ModelLoader, "remember_lineage", nothing), (Model, "count_lost_since", nothing)]
+        [(ModelRegistry, "_keep_lineage", nothing), (Model, "count_lost_since", nothing)]
     ),
     "evicted in the middle of a request": Bug([(ModelCache, "_may_go", _whoever_uses_it)]),
-    "loading left by its client": Bug([(Loading, "end", _left_waiting)]),
-    "remade model not read again": Bug([(ModelLoader, "_load_what_is_there", _read_once)]),
-    "gone model held": Bug([(ModelLoader, "forget", _loaded_all_the_same)]),
+    "loading left by its client": Bug([(ModelRegistry, "_loaded", _load_with_client)]),
+    "remade model not read again": Bug([(ModelRegistry, "_recovered_last", _read_once)]),
+    "gone model held": Bug([(ModelRegistry, "forget_load", _loaded_all_the_same)]),
 }
