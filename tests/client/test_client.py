@@ -33,7 +33,6 @@ from dualstream.client.rows import bodies_of
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
 from dualstream.wire import changes, responses, schemas
-from tests.grouping import each
 from tests.history import check_history
 
 SPEC = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 4}}
@@ -274,30 +273,34 @@ OF_A_GATEWAY = {
 }
 
 
-@each("case", list(OF_A_GATEWAY))
-def test_answers_that_are_not_the_servers_are_waited_for(case, monkeypatch):
-    waited: list[float] = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    problem = {"type": "/problems/conflict", "detail": "no"}
-    calls = [
-        lambda client: client.get("m"),
-        lambda client: client.delete("m"),
-        lambda client: client.learn("m", {"a": 1.0}, 1),
-    ]
-    for call in calls:
-        given = [OF_A_GATEWAY[case], httpx.Response(409, json=problem)]
-        network = httpx.MockTransport(lambda _, given=given: given.pop(0))
-        http = httpx.Client(base_url="http://x", transport=network)
-        is_deletion = call is calls[1]
-        if is_deletion and case in ("a text", "another document"):  # a deletion has no answer
-            call(Client(http=http))
-            continue
-        with pytest.raises(Refused, match="no"):
-            call(Client(http=http))
-        given.append(OF_A_GATEWAY[case])
-        with pytest.raises(Unreachable, match=r"not from Dualstream \(|unavailable"):
-            call(Client(http=http, patience_s=0))
-    assert waited
+def test_answers_that_are_not_the_servers_are_waited_for(monkeypatch, subtests):
+    for case in list(OF_A_GATEWAY):
+        with subtests.test(case=case):
+            waited: list[float] = []
+            monkeypatch.setattr("time.sleep", waited.append)
+            problem = {"type": "/problems/conflict", "detail": "no"}
+            calls = [
+                lambda client: client.get("m"),
+                lambda client: client.delete("m"),
+                lambda client: client.learn("m", {"a": 1.0}, 1),
+            ]
+            for call in calls:
+                given = [OF_A_GATEWAY[case], httpx.Response(409, json=problem)]
+                network = httpx.MockTransport(lambda _, given=given: given.pop(0))
+                http = httpx.Client(base_url="http://x", transport=network)
+                is_deletion = call is calls[1]
+                if is_deletion and case in (
+                    "a text",
+                    "another document",
+                ):  # a deletion has no answer
+                    call(Client(http=http))
+                    continue
+                with pytest.raises(Refused, match="no"):
+                    call(Client(http=http))
+                given.append(OF_A_GATEWAY[case])
+                with pytest.raises(Unreachable, match=r"not from Dualstream \(|unavailable"):
+                    call(Client(http=http, patience_s=0))
+            assert waited
 
 
 def test_a_deletion_that_a_gateway_did_not_report_is_done(monkeypatch):

@@ -9,7 +9,6 @@ from dualstream.consume.reader import ReaderError
 from dualstream.consume.server import ModelServer
 from tests.consume.fakes import FakeLog, FakeReader
 from tests.consume.support import A, consumer, row
-from tests.grouping import each
 from tests.service.conftest import shared_server
 
 __all__ = ["shared_server"]
@@ -25,9 +24,8 @@ def client(shared_server) -> Iterator[Client]:
         yield client
 
 
-@each(
-    "spec, bad, good, reason",
-    [
+def test_a_source_whose_rows_are_all_refused_changes_nothing(client, subtests):
+    for spec, bad, good, reason in [
         (SPEC, ENVELOPE, row(1), "unknown field `before`"),
         (SPEC, b'{"x": {"a": 1}, "y": "maybe"}', row(1), "'maybe' is not a label"),
         (FLAT, ENVELOPE, b'{"clicked": 1, "price": 2}', "clicked"),
@@ -37,20 +35,21 @@ def client(shared_server) -> Iterator[Client]:
             b'{"clicked": 1, "price": 2}',
             "'price' must be a number",
         ),
-    ],
-)
-def test_a_source_whose_rows_are_all_refused_changes_nothing(client, spec, bad, good, reason):
-    client.create("clicks", spec)
-    server = ModelServer(client, "clicks")
-    reader = FakeReader(FakeLog(**{A: [bad] * 150}))
-    reader.rebalance(A)
-    with pytest.raises(ReaderError, match="the first 100 messages are all refused: ") as refused:
-        consumer(reader, server, max_rows=200).run(until_end=True)
-    assert reason in str(refused.value)
-    assert client.get("clicks").seq == 0 and client.sources("clicks") == []
-    reader = FakeReader(FakeLog(**{A: [*[bad] * 20, good, *[bad] * 20]}))
-    reader.rebalance(A)
-    one = consumer(reader, server, max_rows=200)
-    one.run(until_end=True)
-    assert (one.counters.learned, one.counters.refused) == (1, 40)
-    client.delete("clicks")
+    ]:
+        with subtests.test(spec=spec, bad=bad, good=good, reason=reason):
+            client.create("clicks", spec)
+            server = ModelServer(client, "clicks")
+            reader = FakeReader(FakeLog(**{A: [bad] * 150}))
+            reader.rebalance(A)
+            with pytest.raises(
+                ReaderError, match="the first 100 messages are all refused: "
+            ) as refused:
+                consumer(reader, server, max_rows=200).run(until_end=True)
+            assert reason in str(refused.value)
+            assert client.get("clicks").seq == 0 and client.sources("clicks") == []
+            reader = FakeReader(FakeLog(**{A: [*[bad] * 20, good, *[bad] * 20]}))
+            reader.rebalance(A)
+            one = consumer(reader, server, max_rows=200)
+            one.run(until_end=True)
+            assert (one.counters.learned, one.counters.refused) == (1, 40)
+            client.delete("clicks")

@@ -9,7 +9,6 @@ from dualstream.consume.labels import Labels
 from dualstream.consume.loop import Consumer
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.consume.support import A, B, Letters, Rows, consumer, drained, features, predicting
-from tests.grouping import each
 
 C = "kafka/views/0"
 
@@ -133,44 +132,47 @@ def test_a_paused_model_keeps_labels_in_quarantine():
     assert dead.written == [] and (one.counters.learned, one.counters.paused) == (0, 1)
 
 
-@each("seed", range(40))
-def test_any_order_of_failures_joins_every_label_once(seed):
+def test_any_order_of_failures_joins_every_label_once(subtests):
     """Rows and labels in shuffled order, two processes of each, lost answers and rebalances."""
-    chance = random.Random(seed)
-    joined, never = list(range(60)), list(range(60, 66))
-    chance.shuffle(joined)
-    labels = [*joined, *never, *chance.sample(joined, 5)]  # some twice, some without a row
-    log = FakeLog(
-        **{A: [label(n) for n in labels[::2]], B: [label(n) for n in labels[1::2]]},
-        **{C: [features(n) for n in range(60)]},
-    )
-    server, topic, dead = FakeServer(), Topic(), Letters(failures=chance.randrange(3))
-    rows, processes, readers = Rows(server.sources, log, C), [], []
-    for mine in ([A, B], [B], [C], [C]):
-        reader = FakeReader(log, mine)
-        given = {"dead": dead, "max_rows": chance.randint(1, 9)}
-        if mine == [C]:
-            processes.append(predicting(reader, server, topic, **given))
-        else:
-            processes.append(labelling(reader, server, rows, **given))
-        readers.append(reader)
-    # A label that waits ends its turn, as if the partitions had changed.
-    for reader in readers:
-        reader.on_wait = lambda reader=reader: reader.rebalance(*reader.mine)
-    for _ in range(150):
-        if chance.random() < 0.3:
-            server.failures = [
-                chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
-                for _ in range(3)
+    for seed in range(40):
+        with subtests.test(seed=seed):
+            chance = random.Random(seed)
+            joined, never = list(range(60)), list(range(60, 66))
+            chance.shuffle(joined)
+            labels = [*joined, *never, *chance.sample(joined, 5)]  # some twice, some without a row
+            log = FakeLog(
+                **{A: [label(n) for n in labels[::2]], B: [label(n) for n in labels[1::2]]},
+                **{C: [features(n) for n in range(60)]},
+            )
+            server, topic, dead = FakeServer(), Topic(), Letters(failures=chance.randrange(3))
+            rows, processes, readers = Rows(server.sources, log, C), [], []
+            for mine in ([A, B], [B], [C], [C]):
+                reader = FakeReader(log, mine)
+                given = {"dead": dead, "max_rows": chance.randint(1, 9)}
+                if mine == [C]:
+                    processes.append(predicting(reader, server, topic, **given))
+                else:
+                    processes.append(labelling(reader, server, rows, **given))
+                readers.append(reader)
+            # A label that waits ends its turn, as if the partitions had changed.
+            for reader in readers:
+                reader.on_wait = lambda reader=reader: reader.rebalance(*reader.mine)
+            for _ in range(150):
+                if chance.random() < 0.3:
+                    server.failures = [
+                        chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
+                        for _ in range(3)
+                    ]
+                rows.failures = chance.random() < 0.1
+                topic.failures = chance.random() < 0.1
+                chance.choice(processes).turn()
+            server.failures = []
+            for reader, one in reversed(list(zip(readers, processes, strict=True))):
+                drained(one, reader, server)
+            assert server.labels == {f"v{n}": n % 2 for n in range(60)} and server.waiting == {}
+            unknown = {offset for _, offset, reason in dead.written if "unknown" in reason}
+            assert len(dead.written) >= 6 and unknown
+            lines = [
+                json.loads(log.messages[source][offset].value) for source, offset, _ in dead.written
             ]
-        rows.failures = chance.random() < 0.1
-        topic.failures = chance.random() < 0.1
-        chance.choice(processes).turn()
-    server.failures = []
-    for reader, one in reversed(list(zip(readers, processes, strict=True))):
-        drained(one, reader, server)
-    assert server.labels == {f"v{n}": n % 2 for n in range(60)} and server.waiting == {}
-    unknown = {offset for _, offset, reason in dead.written if "unknown" in reason}
-    assert len(dead.written) >= 6 and unknown
-    lines = [json.loads(log.messages[source][offset].value) for source, offset, _ in dead.written]
-    assert {line["id"] for line in lines} == {f"v{n}" for n in never}
+            assert {line["id"] for line in lines} == {f"v{n}" for n in never}

@@ -11,7 +11,6 @@ from dualstream.client import Refused
 from dualstream.consume.reader import Message, ReaderError
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.consume.support import A, B, C, Letters, consumer, drained, numbers, row
-from tests.grouping import each
 
 
 def test_each_partition_is_learned_once_in_its_order():
@@ -255,19 +254,22 @@ def test_a_source_without_any_row_stops_before_its_cursor_moves():
     assert (server.requests, server.cursors, dead.written) == ([], {}, [])
 
 
-@each("first", [[], [AVRO] * 3])
-def test_a_source_whose_rows_are_all_refused_stops_before_its_cursor_moves(first):
-    log = FakeLog(**{A: [*first, *[b'{"x": {}}'] * 300]})
-    reader, server, dead = FakeReader(log), FakeServer(), Letters()
-    server.failures = [None, away()]
-    one = consumer(reader, server, dead=dead, max_rows=1000)
-    with pytest.raises(ReaderError, match="the first 100 messages are all refused: y: no label; "):
-        one.run()
-    assert (server.requests, server.cursors, dead.written) == ([], {}, [])
-    server.cursors[A] = 0
-    again = FakeReader(log)
-    drained(consumer(again, server, dead=dead, max_rows=1000), again, server)
-    assert len(dead.written) == len(log.messages[A])
+def test_a_source_whose_rows_are_all_refused_stops_before_its_cursor_moves(subtests):
+    for first in [[], [AVRO] * 3]:
+        with subtests.test(first=first):
+            log = FakeLog(**{A: [*first, *[b'{"x": {}}'] * 300]})
+            reader, server, dead = FakeReader(log), FakeServer(), Letters()
+            server.failures = [None, away()]
+            one = consumer(reader, server, dead=dead, max_rows=1000)
+            with pytest.raises(
+                ReaderError, match="the first 100 messages are all refused: y: no label; "
+            ):
+                one.run()
+            assert (server.requests, server.cursors, dead.written) == ([], {}, [])
+            server.cursors[A] = 0
+            again = FakeReader(log)
+            drained(consumer(again, server, dead=dead, max_rows=1000), again, server)
+            assert len(dead.written) == len(log.messages[A])
 
 
 def test_refused_rows_after_a_learned_one_are_passed():
@@ -280,11 +282,12 @@ def test_refused_rows_after_a_learned_one_are_passed():
     assert len(dead.written) == 30
 
 
-@each("values", [[AVRO] * 9, [*[AVRO] * 9, row(9), *[AVRO] * 20], [row(0), *[AVRO] * 30]])
-def test_messages_that_are_no_rows_are_passed_after_a_row_and_if_they_are_few(values):
-    reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
-    drained(consumer(reader, server, dead=dead, max_rows=10), reader, server)
-    assert len(dead.written) == values.count(AVRO)
+def test_messages_that_are_no_rows_are_passed_after_a_row_and_if_they_are_few(subtests):
+    for values in [[AVRO] * 9, [*[AVRO] * 9, row(9), *[AVRO] * 20], [row(0), *[AVRO] * 30]]:
+        with subtests.test(values=values):
+            reader, server, dead = FakeReader(FakeLog(**{A: values})), FakeServer(), Letters()
+            drained(consumer(reader, server, dead=dead, max_rows=10), reader, server)
+            assert len(dead.written) == values.count(AVRO)
 
 
 def test_messages_that_are_no_rows_are_passed_if_the_model_has_learned_from_the_source():
@@ -495,8 +498,7 @@ def test_a_lost_source_is_remembered_until_a_batch_is_learned():
     assert numbers(server) == list(range(7))
 
 
-@each("seed", range(60))
-def test_any_order_of_failures_learns_every_message_once(seed):
+def play_failures(seed):
     """Two consumers share partitions: lost answers, 503, overlapping rebalances, bad rows.
 
     The store goes back to earlier states, also to the one before the first row.
@@ -508,7 +510,7 @@ def test_any_order_of_failures_learns_every_message_once(seed):
             chance.choice([row(base + n)] * 6 + [None, b"{", b'{"x": {}}']) for n in range(40)
         ]
         expected += [base + n for n, value in enumerate(values[name]) if value and b'"y"' in value]
-    log, server, dead = FakeLog(**values), FakeServer(), Letters(failures=chance.randrange(3))
+    log, server, dead = (FakeLog(**values), FakeServer(), Letters(failures=chance.randrange(3)))
     readers = [FakeReader(log, [A, B]), FakeReader(log, [B, C])]  # both have B
     both = [
         consumer(reader, server, dead=dead, max_rows=chance.randint(1, 9)) for reader in readers
@@ -545,3 +547,9 @@ def test_any_order_of_failures_learns_every_message_once(seed):
     # Messages that are no rows are dead letters at least once.
     broken = {(name, n) for name in values for n, v in enumerate(values[name]) if v in (None, b"{")}
     assert broken <= {(source, offset) for source, offset, _ in dead.written}
+
+
+def test_any_order_of_failures_learns_every_message_once(subtests):
+    for seed in range(60):
+        with subtests.test(seed=seed):
+            play_failures(seed)

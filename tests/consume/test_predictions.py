@@ -9,7 +9,6 @@ from dualstream.consume.fields import RowFields
 from dualstream.consume.reader import ReaderError
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.consume.support import A, B, Letters, drained, features, numbers, predicting, row
-from tests.grouping import each
 
 
 def test_rows_without_a_label_are_scored_and_the_others_are_learned():
@@ -92,34 +91,41 @@ def test_a_topic_with_a_tiny_limit_is_an_error():
         predicting(reader, server, topic).run()
 
 
-@each("seed", range(30))
-def test_any_order_of_failures_scores_all_rows_and_learns_each_label_once(seed):
-    chance = random.Random(seed)
-    values = {
-        name: [chance.choice([row, features])(base + n) for n in range(40)]
-        for name, base in ((A, 0), (B, 1000))
-    }
-    log, server, topic = FakeLog(**values), FakeServer(), Topic(failures=chance.randrange(3))
-    readers = [FakeReader(log, [A, B]), FakeReader(log, [B])]  # both have B
-    both = [predicting(one, server, topic, max_rows=chance.randint(1, 9)) for one in readers]
-    for _ in range(100):
-        if chance.random() < 0.4:
-            server.failures = [
-                chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
-                for _ in range(3)
+def test_any_order_of_failures_scores_all_rows_and_learns_each_label_once(subtests):
+    for seed in range(30):
+        with subtests.test(seed=seed):
+            chance = random.Random(seed)
+            values = {
+                name: [chance.choice([row, features])(base + n) for n in range(40)]
+                for name, base in ((A, 0), (B, 1000))
+            }
+            log, server, topic = (
+                FakeLog(**values),
+                FakeServer(),
+                Topic(failures=chance.randrange(3)),
+            )
+            readers = [FakeReader(log, [A, B]), FakeReader(log, [B])]  # both have B
+            both = [
+                predicting(one, server, topic, max_rows=chance.randint(1, 9)) for one in readers
             ]
-        if chance.random() < 0.2:
-            topic.failures = 1
-            chance.choice(readers).rebalance(*chance.choice([(A,), (B,), (A, B)]))
-        chance.choice(both).turn()
-    server.failures = []
-    for reader, one in zip(readers, both, strict=True):
-        reader.rebalance(A, B)
-        drained(one, reader, server)
-    flat = [json.loads(value) for some in values.values() for value in some]
-    assert sorted(numbers(server)) == sorted(one["x"]["n"] for one in flat if "y" in one)
-    scored = {value["id"] for value in topic.values}
-    assert scored == {one["id"] for one in flat if "id" in one} == set(server.waiting)
+            for _ in range(100):
+                if chance.random() < 0.4:
+                    server.failures = [
+                        chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
+                        for _ in range(3)
+                    ]
+                if chance.random() < 0.2:
+                    topic.failures = 1
+                    chance.choice(readers).rebalance(*chance.choice([(A,), (B,), (A, B)]))
+                chance.choice(both).turn()
+            server.failures = []
+            for reader, one in zip(readers, both, strict=True):
+                reader.rebalance(A, B)
+                drained(one, reader, server)
+            flat = [json.loads(value) for some in values.values() for value in some]
+            assert sorted(numbers(server)) == sorted(one["x"]["n"] for one in flat if "y" in one)
+            scored = {value["id"] for value in topic.values}
+            assert scored == {one["id"] for one in flat if "id" in one} == set(server.waiting)
 
 
 FLAT = {"columns": {"label": "clicked", "id": "view.id", "missing": ["", "NA", None]}}

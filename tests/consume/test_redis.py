@@ -15,7 +15,6 @@ from dualstream.consume.reader import Message, ReaderError
 from dualstream.consume.redis import RedisLetters, RedisReader, parse_stream
 from tests.consume.fakes import FakeServer, away
 from tests.consume.support import Letters, numbers, row, until
-from tests.grouping import each
 from tests.redis_server import RedisServer, redis_or_skip
 
 CLICKS = "redis/clicks"
@@ -243,22 +242,23 @@ def test_a_stream_that_was_deleted_or_lost_its_end_is_refused(client, reading):
     assert numbers(server)[-1] == 3
 
 
-@each("new", [0, 1, 2, 3, 50])
-def test_a_stream_that_is_made_again_behind_a_reader_is_noticed(client, reading, new):
+def test_a_stream_that_is_made_again_behind_a_reader_is_noticed(client, reading, subtests):
     """Whatever the reader has read of the old one, and however long the new one is."""
-    for read in range(5):
-        client.delete("clicks")
-        add(client, *range(1, 6), ms=9)
-        reader = reading()
-        reader.start(CLICKS, offset_of("9-1"))
-        if read:
-            assert len(reader.read(read, 0.0)) == read
-        client.delete("clicks")
-        add(client, *range(new), ms=10)
-        assert reader.read(9, 0.0) == [] and reader.lost() == [CLICKS], read
-        bounds = reader.bounds(CLICKS)
-        reader.start(CLICKS, bounds.first)
-        assert len(reader.read(99, 0.0)) == new
+    for new in [0, 1, 2, 3, 50]:
+        with subtests.test(new=new):
+            for read in range(5):
+                client.delete("clicks")
+                add(client, *range(1, 6), ms=9)
+                reader = reading()
+                reader.start(CLICKS, offset_of("9-1"))
+                if read:
+                    assert len(reader.read(read, 0.0)) == read
+                client.delete("clicks")
+                add(client, *range(new), ms=10)
+                assert reader.read(9, 0.0) == [] and reader.lost() == [CLICKS], read
+                bounds = reader.bounds(CLICKS)
+                reader.start(CLICKS, bounds.first)
+                assert len(reader.read(99, 0.0)) == new
 
 
 def test_a_stream_that_is_made_again_while_the_server_is_away_is_noticed(client, reading):

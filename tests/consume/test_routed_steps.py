@@ -13,7 +13,6 @@ from dualstream.consume.predictions import Predictions
 from dualstream.consume.reader import Record
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.consume.support import A, B, Group, Rows, World as Routes, numbers
-from tests.grouping import each
 
 C = "kafka/views/0"
 
@@ -225,56 +224,64 @@ def test_a_label_waits_for_the_row_that_creates_its_model():
     assert sorted(offset for _, offset, _ in world.dead.written) == [1, 2]
 
 
-@each("seed", range(40))
-def test_any_order_of_failures_joins_every_label_once(seed, monkeypatch):
+def test_any_order_of_failures_joins_every_label_once(monkeypatch, subtests):
     """Two processes score and two label; models are created, and answers and commits are lost."""
-    monkeypatch.setattr("dualstream.consume.routes.MAX_MODELS", 2)
-    chance = random.Random(seed)
-    world = World("a", "b")
-    rows = [(n, tenant) for n in range(25) for tenant in chance.choice(["ab", "a", "bc", "c"])]
-    never = [(n, tenant) for n in range(25, 28) for tenant in "abd"]
-    given = [*rows, *never, *chance.sample(rows, 4)]
-    chance.shuffle(given)
-    log = FakeLog(
-        **{A: [label(*one) for one in given[::2]], B: [label(*one) for one in given[1::2]]},
-        **{C: [message(*one) for one in rows]},
-    )
-    processes: list[tuple[Consumer, FakeReader, Group]] = []
-    for mine in ([A, B], [B], [C], [C]):
-        reader = FakeReader(log, mine)
-        # A label that waits ends its turn, as if the partitions had changed.
-        reader.on_wait = lambda reader=reader: reader.rebalance(*reader.mine)
-        size = chance.randint(1, 9)
-        if mine == [C]:
-            one = world.predicting(reader, max_rows=size, create=world.create)
-            processes.append((one, reader, world.scorers))
-        else:
-            one = world.labelling(reader, log, max_rows=size)
-            processes.append((one, reader, world.labellers))
-    for _ in range(200):
-        if chance.random() < 0.3:
-            chance.choice(list(world.models.values())).failures = [
-                chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
-                for _ in range(3)
+    for seed in range(40):
+        with subtests.test(seed=seed):
+            monkeypatch.setattr("dualstream.consume.routes.MAX_MODELS", 2)
+            chance = random.Random(seed)
+            world = World("a", "b")
+            rows = [
+                (n, tenant) for n in range(25) for tenant in chance.choice(["ab", "a", "bc", "c"])
             ]
-        one, _, group = chance.choice(processes)
-        group.failures = chance.random() < 0.1
-        world.topic.failures = chance.random() < 0.1
-        one.turn()
-    for server in world.models.values():
-        server.failures = []
-    for one, reader, group in reversed(processes):
-        group.failures = world.topic.failures = 0
-        reader.rebalance(*reader.mine)  # the other process may have committed an earlier offset
-        world.read(one, reader, group)
-    for name, server in world.models.items():
-        expected = {f"v{n}": json.loads(label(n, name))["y"] for n, of in rows if of == name}
-        assert server.labels == expected and server.waiting == {}, name
-    assert set(scored(world)) == {(tenant, f"v{n}") for n, tenant in rows}
-    letters = [
-        json.loads(log.messages[source][offset].value) for source, offset, _ in world.dead.written
-    ]
-    assert {(one["meta"]["tenant"], one["id"]) for one in letters} == {
-        (tenant, f"v{n}") for n, tenant in never
-    }
-    assert all(isinstance(one, Record) and one.key for one in world.topic.records)
+            never = [(n, tenant) for n in range(25, 28) for tenant in "abd"]
+            given = [*rows, *never, *chance.sample(rows, 4)]
+            chance.shuffle(given)
+            log = FakeLog(
+                **{A: [label(*one) for one in given[::2]], B: [label(*one) for one in given[1::2]]},
+                **{C: [message(*one) for one in rows]},
+            )
+            processes: list[tuple[Consumer, FakeReader, Group]] = []
+            for mine in ([A, B], [B], [C], [C]):
+                reader = FakeReader(log, mine)
+                # A label that waits ends its turn, as if the partitions had changed.
+                reader.on_wait = lambda reader=reader: reader.rebalance(*reader.mine)
+                size = chance.randint(1, 9)
+                if mine == [C]:
+                    one = world.predicting(reader, max_rows=size, create=world.create)
+                    processes.append((one, reader, world.scorers))
+                else:
+                    one = world.labelling(reader, log, max_rows=size)
+                    processes.append((one, reader, world.labellers))
+            for _ in range(200):
+                if chance.random() < 0.3:
+                    chance.choice(list(world.models.values())).failures = [
+                        chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
+                        for _ in range(3)
+                    ]
+                one, _, group = chance.choice(processes)
+                group.failures = chance.random() < 0.1
+                world.topic.failures = chance.random() < 0.1
+                one.turn()
+            for server in world.models.values():
+                server.failures = []
+            for one, reader, group in reversed(processes):
+                group.failures = world.topic.failures = 0
+                reader.rebalance(
+                    *reader.mine
+                )  # the other process may have committed an earlier offset
+                world.read(one, reader, group)
+            for name, server in world.models.items():
+                expected = {
+                    f"v{n}": json.loads(label(n, name))["y"] for n, of in rows if of == name
+                }
+                assert server.labels == expected and server.waiting == {}, name
+            assert set(scored(world)) == {(tenant, f"v{n}") for n, tenant in rows}
+            letters = [
+                json.loads(log.messages[source][offset].value)
+                for source, offset, _ in world.dead.written
+            ]
+            assert {(one["meta"]["tenant"], one["id"]) for one in letters} == {
+                (tenant, f"v{n}") for n, tenant in never
+            }
+            assert all(isinstance(one, Record) and one.key for one in world.topic.records)

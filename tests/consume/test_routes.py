@@ -11,7 +11,6 @@ from dualstream.consume.reader import Message, ReaderError
 from dualstream.consume.routes import check_route
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.consume.support import A, B, World, numbers
-from tests.grouping import each
 
 
 def row(number: int, tenant: Any, y: Any = None) -> bytes:
@@ -217,47 +216,50 @@ def test_a_bad_route_is_refused(route):
         check_route(route)
 
 
-@each("seed", range(60))
-def test_any_order_of_failures_learns_every_row_once(seed, monkeypatch):
+def test_any_order_of_failures_learns_every_row_once(monkeypatch, subtests):
     """Two processes share partitions; answers and commits are lost; models come and are slow."""
-    monkeypatch.setattr("dualstream.consume.routes.MAX_MODELS", 2)
-    chance = random.Random(seed)
-    world = World("a", "b", "c")
-    tenants = {name: chance.choices("aaabcd", k=40) for name in (A, B)}
-    values = {
-        name: [row(base + n, tenant) for n, tenant in enumerate(tenants[name])]
-        for name, base in ((A, 0), (B, 1000))
-    }
-    log = FakeLog(**values)
-    readers = [FakeReader(log, [A, B]), FakeReader(log, [B])]  # both have B
-    both = [world.routed(reader, max_rows=chance.randint(1, 9)) for reader in readers]
-    for _ in range(150):
-        if chance.random() < 0.4:
-            chance.choice(list(world.models.values())).failures = [
-                chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
-                for _ in range(3)
-            ]
-        if chance.random() < 0.2:
-            world.group.failures = 1
-            reader = chance.choice(readers)
-            reader.on_wait = lambda reader=reader: reader.rebalance(*reader.mine)
-            reader.rebalance(*chance.choice([(A,), (B,), (A, B)]))
-        chance.choice(both).turn()
-    for server in world.models.values():
-        server.failures = []
-    for reader, one in zip(readers, both, strict=True):
-        reader.rebalance(A, B)
-        world.drained(one, reader)
-    for model, server in world.models.items():
-        expected = [
-            base + n
-            for name, base in ((A, 0), (B, 1000))
-            for n, tenant in enumerate(tenants[name])
-            if tenant == model
-        ]
-        assert sorted(numbers(server)) == expected
-        for base in (0, 1000):
-            found = [n for n in numbers(server) if base <= n < base + 1000]
-            assert found == sorted(found)
-    unknown = {(name, n) for name in (A, B) for n, t in enumerate(tenants[name]) if t == "d"}
-    assert {(source, offset) for source, offset, _ in world.dead.written} == unknown
+    for seed in range(60):
+        with subtests.test(seed=seed):
+            monkeypatch.setattr("dualstream.consume.routes.MAX_MODELS", 2)
+            chance = random.Random(seed)
+            world = World("a", "b", "c")
+            tenants = {name: chance.choices("aaabcd", k=40) for name in (A, B)}
+            values = {
+                name: [row(base + n, tenant) for n, tenant in enumerate(tenants[name])]
+                for name, base in ((A, 0), (B, 1000))
+            }
+            log = FakeLog(**values)
+            readers = [FakeReader(log, [A, B]), FakeReader(log, [B])]  # both have B
+            both = [world.routed(reader, max_rows=chance.randint(1, 9)) for reader in readers]
+            for _ in range(150):
+                if chance.random() < 0.4:
+                    chance.choice(list(world.models.values())).failures = [
+                        chance.choice([None, away(), ("lost", away()), refused(503, "overloaded")])
+                        for _ in range(3)
+                    ]
+                if chance.random() < 0.2:
+                    world.group.failures = 1
+                    reader = chance.choice(readers)
+                    reader.on_wait = lambda reader=reader: reader.rebalance(*reader.mine)
+                    reader.rebalance(*chance.choice([(A,), (B,), (A, B)]))
+                chance.choice(both).turn()
+            for server in world.models.values():
+                server.failures = []
+            for reader, one in zip(readers, both, strict=True):
+                reader.rebalance(A, B)
+                world.drained(one, reader)
+            for model, server in world.models.items():
+                expected = [
+                    base + n
+                    for name, base in ((A, 0), (B, 1000))
+                    for n, tenant in enumerate(tenants[name])
+                    if tenant == model
+                ]
+                assert sorted(numbers(server)) == expected
+                for base in (0, 1000):
+                    found = [n for n in numbers(server) if base <= n < base + 1000]
+                    assert found == sorted(found)
+            unknown = {
+                (name, n) for name in (A, B) for n, t in enumerate(tenants[name]) if t == "d"
+            }
+            assert {(source, offset) for source, offset, _ in world.dead.written} == unknown

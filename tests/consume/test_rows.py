@@ -10,7 +10,6 @@ import pytest
 from dualstream.client import BadInput
 from dualstream.consume.reader import Message
 from dualstream.consume.rows import BadMessage, RowLines, parse_columns
-from tests.grouping import each
 
 SOURCE = "kafka/clicks/0"
 
@@ -66,9 +65,8 @@ def test_json_with_the_header_of_a_schema_registry_is_a_row():
     assert json.loads(line(b'\0\0\0\0\x07{"a": 1}', "key=user")) == {"a": 1, "user": "ann"}
 
 
-@each(
-    "value, reason",
-    [
+def test_what_is_no_row_is_named(subtests):
+    for value, reason in [
         (
             b"\0\0\0\x01\x07\x02\x08ann",
             "Avro or Protobuf of a schema registry (schema 263); write J",
@@ -87,12 +85,11 @@ def test_json_with_the_header_of_a_schema_registry_is_a_row():
         (b'{"a": 1, "b": "xyz\xff"}', "not JSON: not UTF-8 (byte 18)"),
         (b'{"a": "\\ud800"}', "not JSON: \\ud800 is half of a surrogate pair (byte 7); send the"),
         (b'{"a": "\\ud83d\\ude00", "b": "', "not JSON: Input data was truncated"),
-    ],
-)
-def test_what_is_no_row_is_named(value, reason):
-    with pytest.raises(BadMessage) as bad:
-        line(value)
-    assert str(bad.value).startswith(reason)
+    ]:
+        with subtests.test(value=value, reason=reason):
+            with pytest.raises(BadMessage) as bad:
+                line(value)
+            assert str(bad.value).startswith(reason)
 
 
 def test_fields_become_columns_of_a_flat_row():

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.grouping import each
 from tests.solvers import reference
 
 ELASTIC, ENTROPY = {"kind": "elastic_net", "delta": 0.3}, "entropy"
 REGULARIZERS = {"elastic_net": ELASTIC, "entropy": ENTROPY}
-both = each("regularizer", REGULARIZERS.values(), ids=REGULARIZERS)
 
 
 def soft(x, eps):

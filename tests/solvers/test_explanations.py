@@ -18,7 +18,6 @@ from dualstream.solvers import (
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import SHARED, net_kernels
 from dualstream.solvers.portfolio import stack_kernels as stack, weighting_kernels as rule
-from tests.grouping import each
 from tests.solvers.nonlinear.streams import learner_of, waves
 from tests.solvers.specs import DIM, SPECS, stream
 
@@ -51,31 +50,34 @@ def explained(learner, row):
     return found, whole
 
 
-@each("name", [*SPECS, *CLASSES])
-def test_base_and_contributions_sum_to_the_score_and_no_state_changes(name):
-    spec = (SPECS | CLASSES)[name]
-    batch = stream(spec, N)
-    if name in CLASSES:
-        batch = batch.with_labels(np.arange(float(N)) % 3, ('"a"', '"b"', '"c"'))
-    learner = make_learner(spec)
-    rows = [batch[0:1], batch[7:8], Batch.from_dense(np.zeros((1, DIM)))]
-    if refused(spec):
-        with pytest.raises(NotExpressible, match="whole rows|mixes features|all classes"):
-            explain(learner, rows[0])
-        return
-    for first in (0, 40, N):
-        if first:
-            learner.learn(batch[first - 40 if first == 40 else 40 : first])
-        before = dump(learner.state(), {})
-        for row in rows:
-            found = explain(learner, row)
-            assert found.score == learner.predict(row)[0]
-            total = found.base + math.fsum(found.contributions)
-            assert total == pytest.approx(found.score, rel=1e-9, abs=1e-12)
-            assert (np.diff(found.features) > 0).all() and (found.contributions != 0.0).all()
-        assert dump(learner.state(), {}) == before
-    with pytest.raises(ShapeMismatch):
-        explain(learner, Batch.from_dense(np.ones((1, DIM + 1))))
+def test_base_and_contributions_sum_to_the_score_and_no_state_changes(subtests):
+    for name in [*SPECS, *CLASSES]:
+        with subtests.test(name=name):
+            spec = (SPECS | CLASSES)[name]
+            batch = stream(spec, N)
+            if name in CLASSES:
+                batch = batch.with_labels(np.arange(float(N)) % 3, ('"a"', '"b"', '"c"'))
+            learner = make_learner(spec)
+            rows = [batch[0:1], batch[7:8], Batch.from_dense(np.zeros((1, DIM)))]
+            if refused(spec):
+                with pytest.raises(NotExpressible, match="whole rows|mixes features|all classes"):
+                    explain(learner, rows[0])
+                return
+            for first in (0, 40, N):
+                if first:
+                    learner.learn(batch[first - 40 if first == 40 else 40 : first])
+                before = dump(learner.state(), {})
+                for row in rows:
+                    found = explain(learner, row)
+                    assert found.score == learner.predict(row)[0]
+                    total = found.base + math.fsum(found.contributions)
+                    assert total == pytest.approx(found.score, rel=1e-9, abs=1e-12)
+                    assert (np.diff(found.features) > 0).all() and (
+                        found.contributions != 0.0
+                    ).all()
+                assert dump(learner.state(), {}) == before
+            with pytest.raises(ShapeMismatch):
+                explain(learner, Batch.from_dense(np.ones((1, DIM + 1))))
 
 
 def test_a_linear_contribution_is_weight_times_value():

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,6 @@ from dualstream.service.features.infer.forms import form_of
 from dualstream.service.features.infer.propose import propose
 from dualstream.service.features.infer.sample import sample_of
 from dualstream.solvers import resolve_spec
-from tests.grouping import each
 
 N = 400
 CSV, COMMA, NDJSON = "text/csv", "text/csv; decimal=%2C; delimiter=%3B", "application/x-ndjson"
@@ -67,20 +67,20 @@ ODD = (
 ).split() + ["2024-05-06 12:30", "not available", "1,250.00", "see note"]
 
 
-@each("odd", ODD)
-@each("values", [NUMBERS, WHOLE])
-def test_one_odd_value_among_numbers_leaves_a_column_of_numbers(odd, values):
-    quoted = f'"{odd}"' if "," in odd else odd
-    body = csv_of({"price": with_odd(values, quoted), "b": NUMBERS, "y": YS})
-    proposal, lost = learned(body, CSV)
-    choice = proposal.choices["price"]
-    assert name_of(choice.kind) == "number" and proposal.spec["task"] == "binary", choice
-    assert lost <= 1
-    form = form_of(odd).name
-    if form not in ("NULL", "MAYBE_NULL"):
-        (warning,) = proposal.warnings
-        assert "column 'price'" in warning
-        assert form == "BIG" or repr(odd)[1:-1] in warning, warning
+def test_one_odd_value_among_numbers_leaves_a_column_of_numbers(subtests):
+    for odd, values in product(ODD, [NUMBERS, WHOLE]):
+        with subtests.test(odd=odd, values=values):
+            quoted = f'"{odd}"' if "," in odd else odd
+            body = csv_of({"price": with_odd(values, quoted), "b": NUMBERS, "y": YS})
+            proposal, lost = learned(body, CSV)
+            choice = proposal.choices["price"]
+            assert name_of(choice.kind) == "number" and proposal.spec["task"] == "binary", choice
+            assert lost <= 1
+            form = form_of(odd).name
+            if form not in ("NULL", "MAYBE_NULL"):
+                (warning,) = proposal.warnings
+                assert "column 'price'" in warning
+                assert form == "BIG" or repr(odd)[1:-1] in warning, warning
 
 
 MANY = [
@@ -118,14 +118,19 @@ MANY = [
 ]
 
 
-@each(("name", "values", "kind", "lost"), MANY)
-def test_a_column_has_the_type_of_most_of_its_values(name, values, kind, lost):
-    body = csv_of({name: values, "b": NUMBERS, "y": YS})
-    proposal, refused = learned(body, CSV)
-    choice = proposal.choices[name]
-    assert (name_of(choice.kind), refused) == (kind, lost), choice
-    if kind == "ignore" and name in ("price", "at") and len({str(v)[-1] for v in values}) < 11:
-        assert "convert them" in choice.reason or "like an id" in choice.reason
+def test_a_column_has_the_type_of_most_of_its_values(subtests):
+    for name, values, kind, lost in MANY:
+        with subtests.test(name=name, values=values, kind=kind, lost=lost):
+            body = csv_of({name: values, "b": NUMBERS, "y": YS})
+            proposal, refused = learned(body, CSV)
+            choice = proposal.choices[name]
+            assert (name_of(choice.kind), refused) == (kind, lost), choice
+            if (
+                kind == "ignore"
+                and name in ("price", "at")
+                and len({str(v)[-1] for v in values}) < 11
+            ):
+                assert "convert them" in choice.reason or "like an id" in choice.reason
 
 
 def test_values_that_have_to_be_converted_are_in_a_warning():
@@ -174,22 +179,25 @@ def test_files_joined_with_their_headers_keep_all_rows_but_the_header():
     assert (proposal.missing("sure"), proposal.spec["task"]) == (0, "binary")
 
 
-@each("null", ["\\N", "(null)", "[NULL]", "NaT", "n.a.", "not available", "undefined", "#N/A"])
-def test_rows_with_a_null_as_label_have_no_label(null):
-    ys = with_odd(["a", "b", "c"] * (N // 3) + ["a"] * (N % 3), null, 10)
-    body = csv_of({"a": with_odd(NUMBERS, null, 20), "c": with_odd(TIMES, null, 20), "y": ys})
-    proposal, lost = learned(body, CSV)
-    assert (proposal.spec["task"], lost) == ("multiclass", 40)
-    assert proposal.spec["columns"]["missing"] == ["", "NaN", null, None]
-    assert proposal.spec["columns"]["types"] == {"a": "number", "c": "time"}
+def test_rows_with_a_null_as_label_have_no_label(subtests):
+    for null in ["\\N", "(null)", "[NULL]", "NaT", "n.a.", "not available", "undefined", "#N/A"]:
+        with subtests.test(null=null):
+            ys = with_odd(["a", "b", "c"] * (N // 3) + ["a"] * (N % 3), null, 10)
+            body = csv_of(
+                {"a": with_odd(NUMBERS, null, 20), "c": with_odd(TIMES, null, 20), "y": ys}
+            )
+            proposal, lost = learned(body, CSV)
+            assert (proposal.spec["task"], lost) == ("multiclass", 40)
+            assert proposal.spec["columns"]["missing"] == ["", "NaN", null, None]
+            assert proposal.spec["columns"]["types"] == {"a": "number", "c": "time"}
 
 
-@each("odd", ["error", "?!", "12.5a"])
-@each("ys", [YS, NUMBERS])
-def test_a_text_among_labels_of_numbers_refuses_its_row(odd, ys):
-    body = csv_of({"a": NUMBERS, "y": with_odd(ys, odd)})
-    proposal, lost = learned(body, CSV, "y")
-    assert lost == 1 and proposal.spec["task"] == ("binary" if ys is YS else "regression")
+def test_a_text_among_labels_of_numbers_refuses_its_row(subtests):
+    for odd, ys in product(["error", "?!", "12.5a"], [YS, NUMBERS]):
+        with subtests.test(odd=odd, ys=ys):
+            body = csv_of({"a": NUMBERS, "y": with_odd(ys, odd)})
+            proposal, lost = learned(body, CSV, "y")
+            assert lost == 1 and proposal.spec["task"] == ("binary" if ys is YS else "regression")
 
 
 def test_a_decimal_comma_is_read_in_all_columns():
@@ -227,10 +235,11 @@ HEADLESS = [
 ]
 
 
-@each("body", HEADLESS)
-def test_a_file_without_a_header_is_named(body):
-    with pytest.raises(BadInput, match="looks like a row, not like names of columns"):
-        propose(sample_of(body, CSV, 10_000))
+def test_a_file_without_a_header_is_named(subtests):
+    for body in HEADLESS:
+        with subtests.test(body=body):
+            with pytest.raises(BadInput, match="looks like a row, not like names of columns"):
+                propose(sample_of(body, CSV, 10_000))
 
 
 def test_years_and_numbers_are_names_of_columns():

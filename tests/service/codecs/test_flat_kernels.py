@@ -5,6 +5,7 @@ import io
 import json
 import random
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.wire.text_values import nfc
 from tests.fuzzing import SCALE
-from tests.grouping import each
 
 BODIES = 3 if DISABLED else int(40 * SCALE)
 TEXTS = [
@@ -391,69 +391,84 @@ def encoded(text):
     return text.encode("utf-8", "surrogateescape")
 
 
-@each("seed", range(BODIES))
-@each("strange", [0.0, 0.1, 0.5])
-def test_lines_are_read_as_by_the_column_reader(seed, strange):
-    rng = random.Random(f"{seed} {strange}")
-    schema = schema_of(rng)
-    body = encoded("\n".join(rows_of(rng, strange, id_=schema.columns.id)))
-    body = encoded(nfc(body.decode())) if rng.random() < 0.5 and strange == 0 else body
-    for labelled in (True, False):
-        expected = parse_slowly(FlatLines(schema, body, labelled))
-        assert_same(parse_quickly(FlatLines(schema, body, labelled)), expected)
+def test_lines_are_read_as_by_the_column_reader(subtests):
+    for seed, strange in product(range(BODIES), [0.0, 0.1, 0.5]):
+        with subtests.test(seed=seed, strange=strange):
+            rng = random.Random(f"{seed} {strange}")
+            schema = schema_of(rng)
+            body = encoded("\n".join(rows_of(rng, strange, id_=schema.columns.id)))
+            body = encoded(nfc(body.decode())) if rng.random() < 0.5 and strange == 0 else body
+            for labelled in (True, False):
+                expected = parse_slowly(FlatLines(schema, body, labelled))
+                assert_same(parse_quickly(FlatLines(schema, body, labelled)), expected)
 
 
-@each("seed", range(BODIES))
-def test_lists_are_read_as_by_the_column_reader(seed):
-    rng = random.Random(f"list {seed}")
-    schema = schema_of(rng)
-    text = f"[{', '.join(rows_of(rng, rng.choice([0.0, 0.02]), id_=schema.columns.id))}]"
-    body = encoded(text if rng.random() < 0.5 else f'{{"samples": {text}}}')
-    begin = find_list(body)
-    assert begin is not None
-    quick = FlatList(schema, body, True, *begin).parse()
-    if quick is None:
-        return
-    # A body that is short is read by ColumnReader.
-    slow = parse_flat_json(schema, body, labelled=True, waiting=False, few_bytes=len(body) + 1)
-    assert_same(quick, slow)
-    assert quick.id_pointer == slow.id_pointer
+def test_lists_are_read_as_by_the_column_reader(subtests):
+    for seed in range(BODIES):
+        with subtests.test(seed=seed):
+            rng = random.Random(f"list {seed}")
+            schema = schema_of(rng)
+            text = f"[{', '.join(rows_of(rng, rng.choice([0.0, 0.02]), id_=schema.columns.id))}]"
+            body = encoded(text if rng.random() < 0.5 else f'{{"samples": {text}}}')
+            begin = find_list(body)
+            assert begin is not None
+            quick = FlatList(schema, body, True, *begin).parse()
+            if quick is None:
+                return
+            # A body that is short is read by ColumnReader.
+            slow = parse_flat_json(
+                schema, body, labelled=True, waiting=False, few_bytes=len(body) + 1
+            )
+            assert_same(quick, slow)
+            assert quick.id_pointer == slow.id_pointer
 
 
-@each("seed", range(BODIES))
-@each("delimiter", [",", ";", "\t"])
-def test_records_are_read_as_by_the_column_reader(seed, delimiter):
-    rng = random.Random(f"csv {seed}")
-    schema = schema_of(rng)
-    names = [
-        "clicked",
-        *rng.sample(
-            ["price", "zip", "member", "subject", "at", "site", "note", "user.age", "ip", "cost"], 7
-        ),
-    ]
-    out = io.StringIO()
-    writer = csv.writer(
-        out, delimiter=delimiter, quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-    )
-    id_ = schema.columns.id
-    writer.writerow([*names, *([id_] if id_ else [])])
-    for _ in range(60):
-        strange = rng.choice([0.0, 0.0, 0.3])
-        fields = [rng.choice(["1", "0"])]
-        for name in names[1:]:
-            given = value(rng, "other" if name == "user.age" else name, strange)
-            fields.append(json.loads(given) if given[0] == '"' else given)
-            if name == "cost":
-                fields[-1] = rng.choice(["1", "2.5", "", "-1" if strange else "0"])
-        if id_:
-            given = id_of(rng, strange)
-            fields.append(json.loads(given) if given[0] == '"' else given)
-        writer.writerow(fields)
-    body = encoded(out.getvalue())
-    for labelled in (True, False):
-        readers = [FlatRecords(schema, body, labelled, delimiter) for _ in range(2)]
-        assert readers[0].nodes is not None
-        assert_same(parse_quickly(readers[0]), parse_slowly(readers[1]))
+def test_records_are_read_as_by_the_column_reader(subtests):
+    for seed, delimiter in product(range(BODIES), [",", ";", "\t"]):
+        with subtests.test(seed=seed, delimiter=delimiter):
+            rng = random.Random(f"csv {seed}")
+            schema = schema_of(rng)
+            names = [
+                "clicked",
+                *rng.sample(
+                    [
+                        "price",
+                        "zip",
+                        "member",
+                        "subject",
+                        "at",
+                        "site",
+                        "note",
+                        "user.age",
+                        "ip",
+                        "cost",
+                    ],
+                    7,
+                ),
+            ]
+            out = io.StringIO()
+            writer = csv.writer(
+                out, delimiter=delimiter, quoting=rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+            )
+            id_ = schema.columns.id
+            writer.writerow([*names, *([id_] if id_ else [])])
+            for _ in range(60):
+                strange = rng.choice([0.0, 0.0, 0.3])
+                fields = [rng.choice(["1", "0"])]
+                for name in names[1:]:
+                    given = value(rng, "other" if name == "user.age" else name, strange)
+                    fields.append(json.loads(given) if given[0] == '"' else given)
+                    if name == "cost":
+                        fields[-1] = rng.choice(["1", "2.5", "", "-1" if strange else "0"])
+                if id_:
+                    given = id_of(rng, strange)
+                    fields.append(json.loads(given) if given[0] == '"' else given)
+                writer.writerow(fields)
+            body = encoded(out.getvalue())
+            for labelled in (True, False):
+                readers = [FlatRecords(schema, body, labelled, delimiter) for _ in range(2)]
+                assert readers[0].nodes is not None
+                assert_same(parse_quickly(readers[0]), parse_slowly(readers[1]))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -495,17 +510,19 @@ def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
     assert_same(parse_quickly(FlatLines(schema, body, True)), expected)
 
 
-@each("place", range(4))
-@each("wrong", "/:;<=>?@G`g")
-def test_escapes_have_hexadecimal_digits_only(place, wrong):
-    schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}))
-    code = "".join(wrong if k == place else "00e9"[k] for k in range(4))
-    lines = [b'{"clicked": 1, "site": "%s"}' % text for text in (b"news", b"\\u00e9", b"shop")]
-    lines.insert(1, lines[1].replace(b"00e9", code.encode()))
-    body = b"\n".join(lines)
-    quick = parse_quickly(FlatLines(schema, body, True))
-    assert_same(quick, parse_slowly(FlatLines(schema, body, True)))
-    assert [one.index for one in quick.errors] == [1]
+def test_escapes_have_hexadecimal_digits_only(subtests):
+    for place, wrong in product(range(4), "/:;<=>?@G`g"):
+        with subtests.test(place=place, wrong=wrong):
+            schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}))
+            code = "".join(wrong if k == place else "00e9"[k] for k in range(4))
+            lines = [
+                b'{"clicked": 1, "site": "%s"}' % text for text in (b"news", b"\\u00e9", b"shop")
+            ]
+            lines.insert(1, lines[1].replace(b"00e9", code.encode()))
+            body = b"\n".join(lines)
+            quick = parse_quickly(FlatLines(schema, body, True))
+            assert_same(quick, parse_slowly(FlatLines(schema, body, True)))
+            assert [one.index for one in quick.errors] == [1]
 
 
 @pytest.mark.parametrize("id_", [None, "event"])

@@ -8,7 +8,6 @@ import pytest
 from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.replica.fork_detection import KEPT, Lineage, Lost
-from tests.grouping import each
 from tests.service.conftest import assert_problem
 from tests.service.support import ADULT, learn_adult, lose_last_entry, replica_of
 
@@ -41,19 +40,24 @@ def test_entries_after_a_seq_are_counted_as_far_as_they_are_remembered():
     assert KEPT <= short.entries_after(0) <= 2 * KEPT
 
 
-@each("seed", range(50))
-def test_what_was_applied_beyond_the_common_entries_is_lost(seed):
-    rng = random.Random(seed)
-    sizes = [rng.randint(1, 4) for _ in range(rng.randint(0, 30))]
-    common = entries(seed, sizes)
-    seq, chain = (common[-1].seq, common[-1].chain) if common else (0, START)
-    mine = entries(seed + 1000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
-    theirs = entries(seed + 2000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain)
-    lineage, other = lineage_of(common + mine), lineage_of(common + theirs, kept=None)
-    assert lineage.replace_with(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
-    # Once: from here on it is the other's.
-    assert lineage._seqs == other._seqs and lineage._seqs is not other._seqs
-    assert lineage.replace_with(other).records == 0
+def test_what_was_applied_beyond_the_common_entries_is_lost(subtests):
+    for seed in range(50):
+        with subtests.test(seed=seed):
+            rng = random.Random(seed)
+            sizes = [rng.randint(1, 4) for _ in range(rng.randint(0, 30))]
+            common = entries(seed, sizes)
+            seq, chain = (common[-1].seq, common[-1].chain) if common else (0, START)
+            mine = entries(
+                seed + 1000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain
+            )
+            theirs = entries(
+                seed + 2000, [rng.randint(1, 4) for _ in range(rng.randint(0, 9))], seq, chain
+            )
+            lineage, other = lineage_of(common + mine), lineage_of(common + theirs, kept=None)
+            assert lineage.replace_with(other) == Lost(mine[-1].seq - seq if mine else 0, seq, True)
+            # Once: from here on it is the other's.
+            assert lineage._seqs == other._seqs and lineage._seqs is not other._seqs
+            assert lineage.replace_with(other).records == 0
 
 
 def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():

@@ -12,7 +12,6 @@ from dualstream.solvers import (
     resolve_spec,
     why_not_as_served,
 )
-from tests.grouping import each
 from tests.solvers.specs import SPECS, stream
 
 CANNOT = {name for name, spec in SPECS.items() if why_not_as_served(resolve_spec(spec))}
@@ -23,14 +22,15 @@ def served(batch: Batch, scores: np.ndarray) -> Batch:
     return Batch(*columns, batch.classes, scores)
 
 
-@each("name", sorted(set(SPECS) - CANNOT))
-def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(name):
-    spec = resolve_spec(SPECS[name])
-    batch = stream(spec, 40)
-    own = make_learner(spec).learn(batch)
-    got = AsServed(spec).put(served(batch, own.scores), own)
-    assert np.array_equal(got.scores, own.scores, equal_nan=True)
-    np.testing.assert_allclose(got.losses, own.losses, rtol=1e-9, atol=1e-12)
+def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(subtests):
+    for name in sorted(set(SPECS) - CANNOT):
+        with subtests.test(name=name):
+            spec = resolve_spec(SPECS[name])
+            batch = stream(spec, 40)
+            own = make_learner(spec).learn(batch)
+            got = AsServed(spec).put(served(batch, own.scores), own)
+            assert np.array_equal(got.scores, own.scores, equal_nan=True)
+            np.testing.assert_allclose(got.losses, own.losses, rtol=1e-9, atol=1e-12)
 
 
 def test_only_models_of_classes_and_dc_cannot():

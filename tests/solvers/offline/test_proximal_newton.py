@@ -1,6 +1,7 @@
 """Proximal Newton method against golden numbers, scikit-learn and the optimality conditions."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline import proximal_newton as local_phase
 from dualstream.solvers.offline.proximal_newton import Objective, Rows, mean_loss, minimise
-from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.first_order_reference import dense
 from tests.solvers.offline.support import everything, rows_of
@@ -45,27 +45,28 @@ def test_minimum_is_the_golden_one(lam, start, adult):
     assert found.optimality <= 1e-11
 
 
-@each("loss", SMOOTH, ids=lambda loss: loss.name)
-@each(("lam", "sigma"), [(0.05, 0.0), (0.003, 0.0), (0.01, 0.1), (0.0, 0.02)])
-@each("bias", [1.0, 0.0])
-def test_minimum_meets_the_conditions_of_optimality(loss, lam, sigma, bias, adult):
-    batch = weighted(adult[:200])
-    rows = rows_of(batch, bias)
-    found = minimise(rows, Objective(loss.numbers, lam, sigma), *nothing(rows), 1e-10)
-    x, w = dense(batch, bias), found.weights
-    slopes = [loss.slope(z, y) for z, y in zip(x @ w, batch.labels, strict=True)]
-    gradient = x.T @ (batch.weights * slopes) / len(x)
-    gradient[:-1] += sigma * w[:-1]
-    assert found.gradient == pytest.approx(gradient, abs=1e-12)
-    active = w[:-1] != 0.0
-    assert gradient[:-1][active] == pytest.approx(-lam * np.sign(w[:-1][active]), abs=1e-8)
-    assert np.all(np.abs(gradient[:-1][~active]) <= lam + 1e-8)
-    assert abs(gradient[-1]) <= 1e-8
-    values = [loss.value(z, y) for z, y in zip(x @ w, batch.labels, strict=True)]
-    mean = np.mean(batch.weights * values)
-    assert mean_loss(rows, loss.numbers, w) == pytest.approx(mean, abs=1e-12)
-    penalty = lam * np.sum(np.abs(w[:-1])) + 0.5 * sigma * np.sum(w[:-1] ** 2)
-    assert found.objective == pytest.approx(mean + penalty, abs=1e-12)
+def test_minimum_meets_the_conditions_of_optimality(adult, subtests):
+    for loss, (lam, sigma), bias in product(
+        SMOOTH, [(0.05, 0.0), (0.003, 0.0), (0.01, 0.1), (0.0, 0.02)], [1.0, 0.0]
+    ):
+        with subtests.test(loss=loss, lam=lam, sigma=sigma, bias=bias):
+            batch = weighted(adult[:200])
+            rows = rows_of(batch, bias)
+            found = minimise(rows, Objective(loss.numbers, lam, sigma), *nothing(rows), 1e-10)
+            x, w = dense(batch, bias), found.weights
+            slopes = [loss.slope(z, y) for z, y in zip(x @ w, batch.labels, strict=True)]
+            gradient = x.T @ (batch.weights * slopes) / len(x)
+            gradient[:-1] += sigma * w[:-1]
+            assert found.gradient == pytest.approx(gradient, abs=1e-12)
+            active = w[:-1] != 0.0
+            assert gradient[:-1][active] == pytest.approx(-lam * np.sign(w[:-1][active]), abs=1e-8)
+            assert np.all(np.abs(gradient[:-1][~active]) <= lam + 1e-8)
+            assert abs(gradient[-1]) <= 1e-8
+            values = [loss.value(z, y) for z, y in zip(x @ w, batch.labels, strict=True)]
+            mean = np.mean(batch.weights * values)
+            assert mean_loss(rows, loss.numbers, w) == pytest.approx(mean, abs=1e-12)
+            penalty = lam * np.sum(np.abs(w[:-1])) + 0.5 * sigma * np.sum(w[:-1] ** 2)
+            assert found.objective == pytest.approx(mean + penalty, abs=1e-12)
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.02, 0.004])

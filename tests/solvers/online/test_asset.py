@@ -1,6 +1,7 @@
 """ASSET and ASSET* against their definition in plain Python and against exact replays."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.losses.losses import make_loss
-from tests.grouping import each
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.first_order_reference import loss_from
 from tests.solvers.online.asset_support import adult_rows, needs_data, spec_of
@@ -74,32 +74,32 @@ class Reference:
         return score
 
 
-@each("lam", [1e-4, 0.3, 5.0])
-@each("average", [None, {"kappa": 0.9}, {"from": 150}])
-@each(
-    ("step", "bound", "intercept"),
-    [
-        ("sqrt", None, True),
-        ("sqrt", None, False),
-        ("sqrt", 2.0, True),
-        ("strongly_convex", None, False),
-        ("strongly_convex", None, True),
-    ],
-)
-def test_scores_and_weights_are_those_of_the_definition(lam, average, step, bound, intercept):
-    batch = mixed_rows(300)
-    batch.weights[10:20], batch.weights[100:120] = 0.0, 2.5
-    fields = {"lambda": lam, "average": average, "step": step, "bound": bound}
-    learner = make_learner(spec_of(8, **fields, intercept=intercept))
-    reference = Reference(8, lam, step, average, bound or 0.0, intercept and not bound)
-    rows = zip(dense(batch), batch.labels, batch.weights, strict=True)
-    expected = [reference.learn(*row) for row in rows]
-    assert learner.learn(batch).scores == pytest.approx(expected, rel=1e-7, abs=1e-7)
-    weights, b = reference.served()
-    assert learner.weights == pytest.approx(weights[:8], rel=1e-7, abs=1e-7)
-    served = weights[8] if reference.constant else b
-    assert learner.intercept == pytest.approx(served, rel=1e-7, abs=1e-7)
-    assert learner.certificate() is None and learner.probabilities(np.zeros(1)) is None
+def test_scores_and_weights_are_those_of_the_definition(subtests):
+    for lam, average, (step, bound, intercept) in product(
+        [1e-4, 0.3, 5.0],
+        [None, {"kappa": 0.9}, {"from": 150}],
+        [
+            ("sqrt", None, True),
+            ("sqrt", None, False),
+            ("sqrt", 2.0, True),
+            ("strongly_convex", None, False),
+            ("strongly_convex", None, True),
+        ],
+    ):
+        with subtests.test(lam=lam, average=average, step=step, bound=bound, intercept=intercept):
+            batch = mixed_rows(300)
+            batch.weights[10:20], batch.weights[100:120] = 0.0, 2.5
+            fields = {"lambda": lam, "average": average, "step": step, "bound": bound}
+            learner = make_learner(spec_of(8, **fields, intercept=intercept))
+            reference = Reference(8, lam, step, average, bound or 0.0, intercept and not bound)
+            rows = zip(dense(batch), batch.labels, batch.weights, strict=True)
+            expected = [reference.learn(*row) for row in rows]
+            assert learner.learn(batch).scores == pytest.approx(expected, rel=1e-7, abs=1e-7)
+            weights, b = reference.served()
+            assert learner.weights == pytest.approx(weights[:8], rel=1e-7, abs=1e-7)
+            served = weights[8] if reference.constant else b
+            assert learner.intercept == pytest.approx(served, rel=1e-7, abs=1e-7)
+            assert learner.certificate() is None and learner.probabilities(np.zeros(1)) is None
 
 
 MARGIN_LOSSES = {

@@ -3,13 +3,13 @@ specifications."""
 
 import math
 from decimal import Decimal, localcontext
+from itertools import product
 
 import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.online.difference_of_convex import sigmoid_slope, sigmoid_surrogate
-from tests.grouping import each
 from tests.solvers.dc_reference import dc_step, dense, surrogate
 from tests.solvers.specs import DIM, FEATURES, SPECS, stream
 
@@ -96,23 +96,25 @@ def test_the_sigmoid_surrogate_is_exact_for_any_margin(u):
     assert sech2 == pytest.approx(0.0 if u == 400.0 else expected, rel=1e-13)
 
 
-@each("d", [-2.0, -1e-3, -1e-12, 1e-12, 1e-3, 0.2, 5.0])
-@each("u", [-300.0, -20.0, -3.0, -0.1, 0.0, 0.4, 3.0])
-def test_the_inner_slope_keeps_its_digits(u, d):
-    with localcontext() as context:
-        context.prec = 800
-        a, moved = (2 * Decimal(u)).exp(), (-2 * (Decimal(u) + Decimal(d))).exp()
-        m = (2 * a + 1) / (a + 1) ** 2
-        gap = -m.ln() / 2
-        z = 4 / a * m
-        if Decimal(d) < gap:
-            slope = 4 * moved - z
-        else:
-            slope = 4 * moved**2 * (moved + 2) / (moved + 1) ** 2 - z
-        # Effect of the rounding of d alone on the slope, compared with the slope itself.
-        room = max(abs(slope), 8 * moved * Decimal(abs(d)))
-        found = Decimal(sigmoid_slope(u, d, float(gap), sigmoid_surrogate(u, 0.0)[1]))
-        assert abs(found - slope) <= Decimal(1e-13) * room
+def test_the_inner_slope_keeps_its_digits(subtests):
+    for d, u in product(
+        [-2.0, -1e-3, -1e-12, 1e-12, 1e-3, 0.2, 5.0], [-300.0, -20.0, -3.0, -0.1, 0.0, 0.4, 3.0]
+    ):
+        with subtests.test(d=d, u=u):
+            with localcontext() as context:
+                context.prec = 800
+                a, moved = (2 * Decimal(u)).exp(), (-2 * (Decimal(u) + Decimal(d))).exp()
+                m = (2 * a + 1) / (a + 1) ** 2
+                gap = -m.ln() / 2
+                z = 4 / a * m
+                if Decimal(d) < gap:
+                    slope = 4 * moved - z
+                else:
+                    slope = 4 * moved**2 * (moved + 2) / (moved + 1) ** 2 - z
+                # Effect of the rounding of d alone on the slope, compared with the slope itself.
+                room = max(abs(slope), 8 * moved * Decimal(abs(d)))
+                found = Decimal(sigmoid_slope(u, d, float(gap), sigmoid_surrogate(u, 0.0)[1]))
+                assert abs(found - slope) <= Decimal(1e-13) * room
 
 
 @pytest.mark.parametrize("inner", INNERS)

@@ -1,5 +1,7 @@
 """O-DCA against a slow reference, and its guarantees for any input."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -18,41 +20,40 @@ from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import problems_of
 from dualstream.solvers.refit.window_problem import Refitting
-from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.online.dual_ascent_support import WINDOWS, bytes_of, rows_of, spec_of
 
 FEW = settings(max_examples=5 if DISABLED else 25, deadline=None)
 
 
-@each("kappa", [None, 0.8], ids=["last", "average"])
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-def test_learner_is_the_reference(loss, window, kappa):
-    batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
-    learner = make_learner(spec_of(loss, window, kappa, rho=0.05))
-    slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
-    outcome = learner.learn(batch)
-    for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
-        slow.learn(np.append(h, 1.0), y, c)
-    assert not outcome.rejected.any()
-    np.testing.assert_allclose(outcome.scores, slow.scores, rtol=1e-9, atol=1e-10)
-    losses = [
-        reference.value(loss, z, y, slow.k) for z, y in zip(slow.scores, batch.labels, strict=True)
-    ]
-    np.testing.assert_allclose(outcome.losses, losses, rtol=1e-9, atol=1e-9)
-    served = np.append(learner.weights, learner.intercept)
-    np.testing.assert_allclose(served, slow.served(), rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(
-        learner.state()["ring_duals"], [row[3] for row in slow.rows], rtol=1e-9, atol=1e-10
-    )
-    primal, dual, gap = slow.certificate()
-    certificate = learner.certificate()
-    assert certificate.dual == pytest.approx(dual, rel=1e-9, abs=1e-10)
-    assert certificate.gap == pytest.approx(gap, rel=1e-9, abs=1e-10)
-    assert certificate.primal == pytest.approx(primal, rel=1e-9, abs=1e-10)
-    assert certificate.estimate is (window[0] != "sliding")
-    assert learner.samples == 40
+def test_learner_is_the_reference(subtests):
+    for kappa, window, loss in product([None, 0.8], WINDOWS.values(), LOSSES):
+        with subtests.test(kappa=kappa, window=window, loss=loss):
+            batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
+            learner = make_learner(spec_of(loss, window, kappa, rho=0.05))
+            slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
+            outcome = learner.learn(batch)
+            for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
+                slow.learn(np.append(h, 1.0), y, c)
+            assert not outcome.rejected.any()
+            np.testing.assert_allclose(outcome.scores, slow.scores, rtol=1e-9, atol=1e-10)
+            losses = [
+                reference.value(loss, z, y, slow.k)
+                for z, y in zip(slow.scores, batch.labels, strict=True)
+            ]
+            np.testing.assert_allclose(outcome.losses, losses, rtol=1e-9, atol=1e-9)
+            served = np.append(learner.weights, learner.intercept)
+            np.testing.assert_allclose(served, slow.served(), rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(
+                learner.state()["ring_duals"], [row[3] for row in slow.rows], rtol=1e-9, atol=1e-10
+            )
+            primal, dual, gap = slow.certificate()
+            certificate = learner.certificate()
+            assert certificate.dual == pytest.approx(dual, rel=1e-9, abs=1e-10)
+            assert certificate.gap == pytest.approx(gap, rel=1e-9, abs=1e-10)
+            assert certificate.primal == pytest.approx(primal, rel=1e-9, abs=1e-10)
+            assert certificate.estimate is (window[0] != "sliding")
+            assert learner.samples == 40
 
 
 @pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
@@ -142,28 +143,28 @@ def test_predict_gives_the_score_that_learning_will_report(kappa):
         assert predicted[0] == learner.learn(row).scores[0]
 
 
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-def test_a_zero_row_advances_delta_and_adds_nothing(loss, window):
-    regression = loss not in MARGIN_LOSSES
-    batch, _ = rows_of(5, regression=regression, weighted=False)
-    zero = Batch.from_dense(np.zeros((1, 6)), np.array([1.0]))
-    learner = make_learner(spec_of(loss, window, intercept=False))
-    learner.learn(batch)
-    before = learner.state()
-    outcome = learner.learn(zero)
-    after = learner.state()
-    decay = window[1] if window[0] == "exponential" else 1.0
-    assert after["delta"] == decay * before["delta"] + 1.0
-    np.testing.assert_array_equal(after["v"], before["v"])
-    assert not outcome.updated[0] and not outcome.rejected[0]
-    assert learner.samples == 6
-    # Its own dual variable is the best one, so that it adds nothing to the gap.
-    y, dual = 1.0, after["ring_duals"][-1]
-    bracket = reference.value(loss, 0.0, y, reference.LOSSES[loss]) + reference.conjugate(
-        loss, dual, y, reference.LOSSES[loss]
-    )
-    assert bracket == pytest.approx(0.0, abs=1e-15)
+def test_a_zero_row_advances_delta_and_adds_nothing(subtests):
+    for window, loss in product(WINDOWS.values(), LOSSES):
+        with subtests.test(window=window, loss=loss):
+            regression = loss not in MARGIN_LOSSES
+            batch, _ = rows_of(5, regression=regression, weighted=False)
+            zero = Batch.from_dense(np.zeros((1, 6)), np.array([1.0]))
+            learner = make_learner(spec_of(loss, window, intercept=False))
+            learner.learn(batch)
+            before = learner.state()
+            outcome = learner.learn(zero)
+            after = learner.state()
+            decay = window[1] if window[0] == "exponential" else 1.0
+            assert after["delta"] == decay * before["delta"] + 1.0
+            np.testing.assert_array_equal(after["v"], before["v"])
+            assert not outcome.updated[0] and not outcome.rejected[0]
+            assert learner.samples == 6
+            # Its own dual variable is the best one, so that it adds nothing to the gap.
+            y, dual = 1.0, after["ring_duals"][-1]
+            bracket = reference.value(loss, 0.0, y, reference.LOSSES[loss]) + reference.conjugate(
+                loss, dual, y, reference.LOSSES[loss]
+            )
+            assert bracket == pytest.approx(0.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
@@ -249,35 +250,42 @@ def test_a_window_of_one_row_holds_that_row_alone(kappa):
     assert learner.certificate().rows == 1
 
 
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-@each("rho", [1e-12, 1e12])
-def test_the_ends_of_rho_give_numbers(loss, window, rho):
-    batch, _ = rows_of(30, regression=loss not in MARGIN_LOSSES)
-    learner = make_learner(spec_of(loss, window, 0.9, rho=rho))
-    outcome = learner.learn(batch)
-    assert np.isfinite(outcome.scores).all() and np.isfinite(learner.weights).all()
-    certificate = learner.certificate()
-    assert np.isfinite([certificate.primal, certificate.dual, certificate.relative_gap]).all()
-    assert certificate.gap >= 0.0
+def test_the_ends_of_rho_give_numbers(subtests):
+    for window, loss, rho in product(WINDOWS.values(), LOSSES, [1e-12, 1e12]):
+        with subtests.test(window=window, loss=loss, rho=rho):
+            batch, _ = rows_of(30, regression=loss not in MARGIN_LOSSES)
+            learner = make_learner(spec_of(loss, window, 0.9, rho=rho))
+            outcome = learner.learn(batch)
+            assert np.isfinite(outcome.scores).all() and np.isfinite(learner.weights).all()
+            certificate = learner.certificate()
+            assert np.isfinite(
+                [certificate.primal, certificate.dual, certificate.relative_gap]
+            ).all()
+            assert certificate.gap >= 0.0
 
 
-@each("kappa", [None, 0.9], ids=["last", "average"])
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-@each("sizes", [(1e-100,), (1e100,), (1.0, 1e100, 1e-100, 1e50, 1e-300)])
-def test_rows_of_any_size_never_make_a_number_that_is_none(loss, window, kappa, sizes):
-    regression = loss not in MARGIN_LOSSES
-    batch, x = rows_of(40, regression=regression, weighted=False)
-    x = np.clip(x, -1, 1) * np.resize(sizes, 40)[:, None]
-    learner = make_learner(spec_of(loss, window, kappa, rho=1e-6))
-    outcome = learner.learn(Batch.from_dense(x, batch.labels))
-    rejected = outcome.rejected
-    assert np.isfinite(outcome.scores[~rejected]).all()
-    assert np.isfinite(outcome.losses[~rejected]).all()
-    assert np.isnan(outcome.scores[rejected]).all() and np.isnan(outcome.losses[rejected]).all()
-    assert all(np.isfinite(array).all() for array in learner.state().values())
-    assert learner.samples == 40 - rejected.sum()
+def test_rows_of_any_size_never_make_a_number_that_is_none(subtests):
+    for kappa, window, loss, sizes in product(
+        [None, 0.9],
+        WINDOWS.values(),
+        LOSSES,
+        [(1e-100,), (1e100,), (1.0, 1e100, 1e-100, 1e50, 1e-300)],
+    ):
+        with subtests.test(kappa=kappa, window=window, loss=loss, sizes=sizes):
+            regression = loss not in MARGIN_LOSSES
+            batch, x = rows_of(40, regression=regression, weighted=False)
+            x = np.clip(x, -1, 1) * np.resize(sizes, 40)[:, None]
+            learner = make_learner(spec_of(loss, window, kappa, rho=1e-6))
+            outcome = learner.learn(Batch.from_dense(x, batch.labels))
+            rejected = outcome.rejected
+            assert np.isfinite(outcome.scores[~rejected]).all()
+            assert np.isfinite(outcome.losses[~rejected]).all()
+            assert (
+                np.isnan(outcome.scores[rejected]).all()
+                and np.isnan(outcome.losses[rejected]).all()
+            )
+            assert all(np.isfinite(array).all() for array in learner.state().values())
+            assert learner.samples == 40 - rejected.sum()
 
 
 @pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
@@ -445,22 +453,22 @@ def test_memory_is_bounded_by_what_is_retained(window):
     assert len(learner.state()["ring_labels"]) == 50
 
 
-@each("retain", [1, 3, 20, 60])
-@each("window", [("infinite",), ("exponential", 0.9)])
-def test_rows_in_bulk_leave_the_state_that_single_rows_leave(window, retain, monkeypatch):
-    monkeypatch.setattr("dualstream.solvers.online.dual_ascent.learner._BULK_ROWS", 8)
-    batch, x = rows_of(60, seed=retain)
-    weights = batch.weights.copy()
-    weights[30:50] = 0.0 if retain == 20 else 1.0
-    weights[:: 7 if retain == 60 else 60] = 0.0
-    batch = Batch.from_dense(x, batch.labels, weights)
-    spec = spec_of("squared_hinge", window, kappa=0.9, retain=retain)
-    bulk, single = make_learner(spec), make_learner(spec)
-    for some in (batch[:5], batch[5:40], batch, batch[40:], batch):
-        bulk.learn(some)
-        for i in range(len(some)):
-            single.learn(some[i : i + 1])
-        assert bytes_of(bulk) == bytes_of(single)
+def test_rows_in_bulk_leave_the_state_that_single_rows_leave(monkeypatch, subtests):
+    for retain, window in product([1, 3, 20, 60], [("infinite",), ("exponential", 0.9)]):
+        with subtests.test(retain=retain, window=window):
+            monkeypatch.setattr("dualstream.solvers.online.dual_ascent.learner._BULK_ROWS", 8)
+            batch, x = rows_of(60, seed=retain)
+            weights = batch.weights.copy()
+            weights[30:50] = 0.0 if retain == 20 else 1.0
+            weights[:: 7 if retain == 60 else 60] = 0.0
+            batch = Batch.from_dense(x, batch.labels, weights)
+            spec = spec_of("squared_hinge", window, kappa=0.9, retain=retain)
+            bulk, single = make_learner(spec), make_learner(spec)
+            for some in (batch[:5], batch[5:40], batch, batch[40:], batch):
+                bulk.learn(some)
+                for i in range(len(some)):
+                    single.learn(some[i : i + 1])
+                assert bytes_of(bulk) == bytes_of(single)
 
 
 def rows_in_bulk(n, regression):
@@ -503,43 +511,47 @@ LOOKS = {
 }
 
 
-@each("look", LOOKS)
-@each(
-    ("retain", "n", "before", "waits"),
-    [(20, 24, 4, True), (24, 24, 0, True), (24, 24, 4, False), (20, 60, 4, False)],
-)
-@each(
-    ("loss", "window", "kappa"),
-    [
-        ("hinge", ("infinite",), 0.9),
-        ("logistic", ("exponential", 0.9), None),
-        ("squared", ("infinite",), None),
-        ("squared", ("exponential", 0.99), 0.9),
-    ],
-)
-def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(
-    loss, window, kappa, retain, n, before, waits, look, monkeypatch
-):
-    monkeypatch.setattr("dualstream.solvers.online.dual_ascent.learner._BULK_ROWS", 8)
-    batch = rows_in_bulk(n, loss not in MARGIN_LOSSES)
-    spec = spec_of(loss, window, kappa, retain=retain)
-    bulk, single = make_learner(spec), make_learner(spec)
-    for some in (batch[:before], batch):
-        outcome = bulk.learn(some)
-        for i in range(len(some)):
-            single.learn(some[i : i + 1])
-    assert outcome.rejected.sum() == (loss not in MARGIN_LOSSES)
-    assert (bulk._ring._pending is not None) == waits
-    held = bulk.bytes_held
-    assert repr(LOOKS[look](bulk, batch)) == repr(LOOKS[look](single, batch))
-    assert bulk.retained == single.retained
-    assert bytes_of(bulk) == bytes_of(single)
-    assert bulk._ring._pending is None
-    assert look == "rows in bulk" or bulk.bytes_held <= held + 1000
-    for i in range(9):
-        bulk.learn(batch[i : i + 1])
-        single.learn(batch[i : i + 1])
-    assert bytes_of(bulk) == bytes_of(single)
+def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(monkeypatch, subtests):
+    for look, (retain, n, before, waits), (loss, window, kappa) in product(
+        LOOKS,
+        [(20, 24, 4, True), (24, 24, 0, True), (24, 24, 4, False), (20, 60, 4, False)],
+        [
+            ("hinge", ("infinite",), 0.9),
+            ("logistic", ("exponential", 0.9), None),
+            ("squared", ("infinite",), None),
+            ("squared", ("exponential", 0.99), 0.9),
+        ],
+    ):
+        with subtests.test(
+            look=look,
+            retain=retain,
+            n=n,
+            before=before,
+            waits=waits,
+            loss=loss,
+            window=window,
+            kappa=kappa,
+        ):
+            monkeypatch.setattr("dualstream.solvers.online.dual_ascent.learner._BULK_ROWS", 8)
+            batch = rows_in_bulk(n, loss not in MARGIN_LOSSES)
+            spec = spec_of(loss, window, kappa, retain=retain)
+            bulk, single = make_learner(spec), make_learner(spec)
+            for some in (batch[:before], batch):
+                outcome = bulk.learn(some)
+                for i in range(len(some)):
+                    single.learn(some[i : i + 1])
+            assert outcome.rejected.sum() == (loss not in MARGIN_LOSSES)
+            assert (bulk._ring._pending is not None) == waits
+            held = bulk.bytes_held
+            assert repr(LOOKS[look](bulk, batch)) == repr(LOOKS[look](single, batch))
+            assert bulk.retained == single.retained
+            assert bytes_of(bulk) == bytes_of(single)
+            assert bulk._ring._pending is None
+            assert look == "rows in bulk" or bulk.bytes_held <= held + 1000
+            for i in range(9):
+                bulk.learn(batch[i : i + 1])
+                single.learn(batch[i : i + 1])
+            assert bytes_of(bulk) == bytes_of(single)
 
 
 def test_labels_that_their_owner_writes_over_later_are_learned_as_they_were():

@@ -1,6 +1,7 @@
 """SGD, SPG and OGD against golden numbers and slow references."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.losses import loss_steps as _steps
 from dualstream.solvers.rows import scalar as _scalar
-from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.online.first_order_support import COSINES, INDEXED, LOSSES, all_weights, weighted
@@ -43,24 +43,25 @@ def test_weights_are_the_golden_ones(cell, adult):
     assert learner.nonzeros == golden["nnz"]
 
 
-@each("loss", LOSSES, ids=str)
-@each("algorithm", ["sgd", "spg"])
-@each("average", [None, {"kappa": 0.9}, {"kappa": 1.0}], ids=str)
-def test_scaled_steps_are_the_plain_ones(algorithm, loss, average, adult):
-    spec = {
-        "algorithm": algorithm,
-        "loss": loss,
-        "rho": 2.0,
-        "mu": 0.01,
-        "average": average,
-        "features": INDEXED,
-    }
-    # 400 steps of 0.98: the scale falls below 1e-3, and is taken into the weights.
-    batch = weighted(adult)
-    learner = make_learner(spec)
-    learner.learn(batch)
-    expected = reference.gradient_steps(spec, batch, algorithm == "spg")
-    assert all_weights(learner) == pytest.approx(expected, rel=1e-11, abs=1e-12)
+def test_scaled_steps_are_the_plain_ones(adult, subtests):
+    for loss, algorithm, average in product(
+        LOSSES, ["sgd", "spg"], [None, {"kappa": 0.9}, {"kappa": 1.0}]
+    ):
+        with subtests.test(loss=loss, algorithm=algorithm, average=average):
+            spec = {
+                "algorithm": algorithm,
+                "loss": loss,
+                "rho": 2.0,
+                "mu": 0.01,
+                "average": average,
+                "features": INDEXED,
+            }
+            # 400 steps of 0.98: the scale falls below 1e-3, and is taken into the weights.
+            batch = weighted(adult)
+            learner = make_learner(spec)
+            learner.learn(batch)
+            expected = reference.gradient_steps(spec, batch, algorithm == "spg")
+            assert all_weights(learner) == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
 def test_ogd_takes_a_falling_step_where_the_margin_is_below_1(adult):

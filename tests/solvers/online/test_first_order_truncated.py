@@ -1,12 +1,12 @@
 """Truncated gradient and FOBOS: the lazy weights against those that are cut every time."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
-from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.online.first_order_support import COSINES, INDEXED, LOSSES, all_weights, weighted
@@ -65,23 +65,23 @@ SPECS = [
 ]
 
 
-@each("loss", LOSSES, ids=str)
-@each("spec", SPECS, ids=range(len(SPECS)))
-def test_lazy_cuts_are_the_plain_ones(spec, loss, adult):
-    spec, batch = spec | {"loss": loss}, weighted(adult)
-    # Unit rows: otherwise squared losses diverge, and no two sums agree.
-    norms = np.sqrt(np.add.reduceat(batch.values**2, batch.indptr[:-1]))
-    values = batch.values / np.repeat(norms, np.diff(batch.indptr))
-    batch = Batch(batch.indptr, batch.indices, values, batch.labels, batch.weights, 123)
-    learner = make_learner(spec)
-    for part in (batch[:123], batch[123:130], batch[130:]):
-        learner.learn(part)
-        n = learner.samples
-        expected = reference.truncated(spec, batch[:n])
-        assert all_weights(learner) == pytest.approx(expected, rel=1e-11, abs=1e-12)
-        assert learner.predict(batch[:50]) == pytest.approx(
-            reference.dense(batch[:50], spec.get("intercept", True)) @ expected, abs=1e-11
-        )
+def test_lazy_cuts_are_the_plain_ones(adult, subtests):
+    for loss, spec in product(LOSSES, SPECS):
+        with subtests.test(loss=loss, spec=spec):
+            spec, batch = spec | {"loss": loss}, weighted(adult)
+            # Unit rows: otherwise squared losses diverge, and no two sums agree.
+            norms = np.sqrt(np.add.reduceat(batch.values**2, batch.indptr[:-1]))
+            values = batch.values / np.repeat(norms, np.diff(batch.indptr))
+            batch = Batch(batch.indptr, batch.indices, values, batch.labels, batch.weights, 123)
+            learner = make_learner(spec)
+            for part in (batch[:123], batch[123:130], batch[130:]):
+                learner.learn(part)
+                n = learner.samples
+                expected = reference.truncated(spec, batch[:n])
+                assert all_weights(learner) == pytest.approx(expected, rel=1e-11, abs=1e-12)
+                assert learner.predict(batch[:50]) == pytest.approx(
+                    reference.dense(batch[:50], spec.get("intercept", True)) @ expected, abs=1e-11
+                )
 
 
 def test_period_1_without_theta_is_fobos(adult):

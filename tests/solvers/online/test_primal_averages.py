@@ -3,12 +3,13 @@
 The learners sum weights lazily; the reference computes every weight after every row.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, CorruptState, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.online import lazy_average
-from tests.grouping import each
 from tests.solvers import first_order_reference as reference
 from tests.solvers.online.first_order_support import (
     ELASTIC,
@@ -58,19 +59,21 @@ def every_iterate(spec, batch):
     return reference.truncated_iterates({"loss": "logistic"} | spec, batch)
 
 
-@each("kappa", [1.0, 0.9, 1e-3])
-@each("window", [256, 5])
-def test_averages_are_the_plain_ones(spec, kappa, window, adult, monkeypatch):
-    monkeypatch.setattr(lazy_average, "window_of", lambda width: window)
-    batch = unit_rows(weighted(adult))
-    expected = reference.averages(every_iterate(spec, batch), batch.weights, kappa)
-    learner = make_learner(spec | {"average": {"kappa": kappa}})
-    scores = [learner.learn(batch[start : start + 100]).scores for start in range(0, 500, 100)]
-    assert all_weights(learner) == pytest.approx(expected[-1], rel=1e-9, abs=1e-11)
-    x = reference.dense(batch, spec.get("intercept", True))
-    before = np.vstack([np.zeros(124), expected[:-1]])
-    assert np.concatenate(scores) == pytest.approx(np.sum(before * x, axis=1), abs=1e-10)
-    assert learner.predict(batch) == pytest.approx(x @ expected[-1], abs=1e-10)
+def test_averages_are_the_plain_ones(spec, adult, monkeypatch, subtests):
+    for kappa, window in product([1.0, 0.9, 1e-3], [256, 5]):
+        with subtests.test(kappa=kappa, window=window):
+            monkeypatch.setattr(lazy_average, "window_of", lambda width, window=window: window)
+            batch = unit_rows(weighted(adult))
+            expected = reference.averages(every_iterate(spec, batch), batch.weights, kappa)
+            learner = make_learner(spec | {"average": {"kappa": kappa}})
+            scores = [
+                learner.learn(batch[start : start + 100]).scores for start in range(0, 500, 100)
+            ]
+            assert all_weights(learner) == pytest.approx(expected[-1], rel=1e-9, abs=1e-11)
+            x = reference.dense(batch, spec.get("intercept", True))
+            before = np.vstack([np.zeros(124), expected[:-1]])
+            assert np.concatenate(scores) == pytest.approx(np.sum(before * x, axis=1), abs=1e-10)
+            assert learner.predict(batch) == pytest.approx(x @ expected[-1], abs=1e-10)
 
 
 def test_weights_that_never_left_0_are_0_exactly_in_the_average(spec, adult):
@@ -91,7 +94,7 @@ def test_weights_that_never_left_0_are_0_exactly_in_the_average(spec, adult):
 
 @pytest.mark.parametrize("window", [256, 5])
 def test_rows_one_by_one_and_a_restart_give_the_same_bits(spec, window, adult, monkeypatch):
-    monkeypatch.setattr(lazy_average, "window_of", lambda width: window)
+    monkeypatch.setattr(lazy_average, "window_of", lambda width, window=window: window)
     spec, batch = spec | {"average": {"kappa": 0.99}}, weighted(adult)
     whole, single, resumed = (make_learner(spec) for _ in range(3))
     outcome = whole.learn(batch)
@@ -133,9 +136,8 @@ def test_row_with_too_large_a_step_leaves_no_trace(spec):
         assert array.tobytes() == before[name].tobytes(), name
 
 
-@each(
-    ("name", "value"),
-    [
+def test_damaged_sums_are_refused(spec, adult, subtests):
+    for name, value in [
         ("average_sums", np.zeros((50, 3))),
         ("average_sums", np.full((257, 3), np.inf)),
         ("average", np.array([257.0, 1.0, 1.0])),
@@ -144,13 +146,12 @@ def test_row_with_too_large_a_step_leaves_no_trace(spec):
         ("average", np.array([50.0, 1.0, -1.0])),
         ("seen", np.full(124, 1e9)),
         ("seen", np.full(124, 0.5)),
-    ],
-)
-def test_damaged_sums_are_refused(name, value, spec, adult):
-    learner = make_learner(spec | {"average": {"kappa": 0.9}})
-    learner.learn(adult[:50])
-    with pytest.raises(CorruptState, match=name.split("_")[0]):
-        learner.restore(learner.state() | {name: value})
+    ]:
+        with subtests.test(name=name, value=value):
+            learner = make_learner(spec | {"average": {"kappa": 0.9}})
+            learner.learn(adult[:50])
+            with pytest.raises(CorruptState, match=name.split("_")[0]):
+                learner.restore(learner.state() | {name: value})
 
 
 def test_refit_restarts_the_average(adult):

@@ -1,5 +1,7 @@
 """Replays of O-DCA: against the reference, and that the dual only goes up."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,6 @@ from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
-from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.golden_cells import COSINES, NUMBERS, learner_of
 from tests.solvers.online.dual_ascent_support import WINDOWS, bytes_of, rows_of, spec_of, visit
@@ -28,40 +29,40 @@ def test_visits_are_the_published_sequence_in_any_portions():
     assert len(draw_visits(3, 4, 0)) == 0
 
 
-@each("kappa", [None, 0.8], ids=["last", "average"])
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-def test_replay_is_the_references(loss, window, kappa):
-    batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
-    learner = make_learner(spec_of(loss, window, kappa, rho=0.05, replay={"steps": 3}))
-    slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
-    outcome = learner.learn(batch)
-    visits = iter(draw_visits(0, 0, 3 * 40))
-    for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
-        slow.learn(np.append(h, 1.0), y, c)
-        for _ in range(3 if c > 0.0 else 0):
-            slow.visit(next(visits))
-    np.testing.assert_allclose(outcome.scores, slow.scores, rtol=1e-8, atol=1e-9)
-    served = np.append(learner.weights, learner.intercept)
-    np.testing.assert_allclose(served, slow.served(), rtol=1e-8, atol=1e-9)
-    certificate = learner.certificate()
-    found = certificate.primal, certificate.dual, certificate.gap
-    assert found == pytest.approx(slow.certificate(), rel=1e-8, abs=1e-9)
+def test_replay_is_the_references(subtests):
+    for kappa, window, loss in product([None, 0.8], WINDOWS.values(), LOSSES):
+        with subtests.test(kappa=kappa, window=window, loss=loss):
+            batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
+            learner = make_learner(spec_of(loss, window, kappa, rho=0.05, replay={"steps": 3}))
+            slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
+            outcome = learner.learn(batch)
+            visits = iter(draw_visits(0, 0, 3 * 40))
+            for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
+                slow.learn(np.append(h, 1.0), y, c)
+                for _ in range(3 if c > 0.0 else 0):
+                    slow.visit(next(visits))
+            np.testing.assert_allclose(outcome.scores, slow.scores, rtol=1e-8, atol=1e-9)
+            served = np.append(learner.weights, learner.intercept)
+            np.testing.assert_allclose(served, slow.served(), rtol=1e-8, atol=1e-9)
+            certificate = learner.certificate()
+            found = certificate.primal, certificate.dual, certificate.gap
+            assert found == pytest.approx(slow.certificate(), rel=1e-8, abs=1e-9)
 
 
-@each("fixed", [{"rho": 0.01}, {"strength": 2.0}], ids=["rho", "strength"])
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-def test_the_dual_never_goes_down(loss, window, fixed):
-    batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
-    learner = make_learner(spec_of(loss, window, retain=30, **fixed))
-    learner.learn(batch)
-    before = learner.certificate().dual
-    for t in range(100):
-        visit(learner, draw_visits(7, t, 1))
-        dual = learner.certificate().dual
-        assert dual >= before - 5e-16 * max(1.0, abs(before))
-        before = dual
+def test_the_dual_never_goes_down(subtests):
+    for fixed, window, loss in product(
+        [{"rho": 0.01}, {"strength": 2.0}], WINDOWS.values(), LOSSES
+    ):
+        with subtests.test(fixed=fixed, window=window, loss=loss):
+            batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
+            learner = make_learner(spec_of(loss, window, retain=30, **fixed))
+            learner.learn(batch)
+            before = learner.certificate().dual
+            for t in range(100):
+                visit(learner, draw_visits(7, t, 1))
+                dual = learner.certificate().dual
+                assert dual >= before - 5e-16 * max(1.0, abs(before))
+                before = dual
 
 
 @pytest.mark.skipif(DISABLED, reason="many passes, in plain Python")

@@ -1,5 +1,8 @@
 """Unlearning a retained row: against the definition, and nothing of the row remains."""
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -15,9 +18,8 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
-from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.general_reference import General, both, primal_map
+from tests.solvers.general_reference import REGULARIZERS, General, primal_map
 from tests.solvers.online.dual_ascent_support import (
     WINDOWS,
     assert_same,
@@ -73,30 +75,31 @@ def play(learner, slow, batch, x, retain, steps, make):
         done = stop
 
 
-@each("retain", [1000, 9])
-@each("kappa", [None, 0.8], ids=["last", "average"])
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-def test_what_is_left_is_the_sum_over_the_other_rows(loss, window, kappa, retain):
-    batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
-    # The reference visits all rows, so visits are compared only if all rows are retained.
-    steps = 2 if retain == 1000 else 0
-    more = {"replay": {"steps": steps}} if steps else {}
-    learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain, **more))
-    slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
-    play(learner, slow, batch, x, retain, steps, lambda dashed: dashed)
+def test_what_is_left_is_the_sum_over_the_other_rows(subtests):
+    for retain, kappa, window, loss in product([1000, 9], [None, 0.8], WINDOWS.values(), LOSSES):
+        with subtests.test(retain=retain, kappa=kappa, window=window, loss=loss):
+            batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
+            # The reference visits all rows, so visits are compared only if all rows are retained.
+            steps = 2 if retain == 1000 else 0
+            more = {"replay": {"steps": steps}} if steps else {}
+            learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain, **more))
+            slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
+            play(learner, slow, batch, x, retain, steps, lambda dashed: dashed)
 
 
 @pytest.mark.parametrize("kappa", [None, 0.8], ids=["last", "average"])
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@both
-def test_elastic_net_and_entropy_have_the_same_sum(regularizer, window, kappa):
-    batch, x = rows_of(40, regression=False)
-    learner = make_learner(
-        spec_of("squared_hinge", window, kappa, rho=0.2, retain=1000, regularizer=regularizer)
-    )
-    slow = General("squared_hinge", window, 0.2, kappa or 0.0, regularizer=regularizer)
-    play(learner, slow, batch, x, 1000, 0, lambda dashed: primal_map(regularizer, dashed))
+def test_elastic_net_and_entropy_have_the_same_sum(window, kappa, subtests):
+    for regularizer in REGULARIZERS.values():
+        with subtests.test(regularizer=regularizer):
+            batch, x = rows_of(40, regression=False)
+            learner = make_learner(
+                spec_of(
+                    "squared_hinge", window, kappa, rho=0.2, retain=1000, regularizer=regularizer
+                )
+            )
+            slow = General("squared_hinge", window, 0.2, kappa or 0.0, regularizer=regularizer)
+            play(learner, slow, batch, x, 1000, 0, partial(primal_map, regularizer))
 
 
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
@@ -185,12 +188,13 @@ def test_no_copy_of_what_was_before_is_kept_to_go_back_to(stage, task):
     assert rewind._saved is None and not rewind._since
 
 
-@each("name", [name for name in ALL if name not in ABLE])
-def test_who_cannot_says_why(name):
-    reason = why_not_unlearn(resolve_spec(ALL[name]))
-    assert reason is not None
-    named = ("portfolio", "balanced", "nystroem", "running", ALL[name]["algorithm"])
-    assert any(word in reason for word in named)
+def test_who_cannot_says_why(subtests):
+    for name in [name for name in ALL if name not in ABLE]:
+        with subtests.test(name=name):
+            reason = why_not_unlearn(resolve_spec(ALL[name]))
+            assert reason is not None
+            named = ("portfolio", "balanced", "nystroem", "running", ALL[name]["algorithm"])
+            assert any(word in reason for word in named)
 
 
 def test_who_cannot_is_every_algorithm_but_one():

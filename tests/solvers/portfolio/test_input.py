@@ -17,7 +17,6 @@ from dualstream.solvers import (
 )
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio import PRESETS
-from tests.grouping import each
 from tests.solvers.portfolio.support import (
     portfolio,
     regression_portfolio as number_portfolio,
@@ -329,25 +328,26 @@ GUESTS = {
 }
 
 
-@each("name", GUESTS)
-def test_guest_beside_others_survives_rows_of_any_size(name):
-    spec = GUESTS[name]
-    guest = {key: value for key, value in spec.items() if key != "features"}
-    members = [{"kind": "prior"}, guest, TAME[0]]
-    learner = portfolio(members=members, retain=20)
-    batch = huge(spec)
-    assert np.isfinite(learner.learn(batch).scores).all()
-    assert all(np.isfinite(array).all() for array in learner.state().values())
-    # Rows of weight 0 change nothing, even if they cannot be scored.
-    before = content(learner, counts=False)
-    nothing = relabelled(batch, batch.labels, np.zeros(len(batch)))
-    scores = learner.learn(nothing).scores
-    assert np.isfinite(scores).all() and content(learner, counts=False) == before
-    restored = portfolio(members=members, retain=20)
-    restored.restore(load(content(learner))[0])
-    assert content(restored) == content(learner)
-    tail = stream(30, seed=5)
-    assert restored.learn(tail).scores.tobytes() == learner.learn(tail).scores.tobytes()
+def test_guest_beside_others_survives_rows_of_any_size(subtests):
+    for name in GUESTS:
+        with subtests.test(name=name):
+            spec = GUESTS[name]
+            guest = {key: value for key, value in spec.items() if key != "features"}
+            members = [{"kind": "prior"}, guest, TAME[0]]
+            learner = portfolio(members=members, retain=20)
+            batch = huge(spec)
+            assert np.isfinite(learner.learn(batch).scores).all()
+            assert all(np.isfinite(array).all() for array in learner.state().values())
+            # Rows of weight 0 change nothing, even if they cannot be scored.
+            before = content(learner, counts=False)
+            nothing = relabelled(batch, batch.labels, np.zeros(len(batch)))
+            scores = learner.learn(nothing).scores
+            assert np.isfinite(scores).all() and content(learner, counts=False) == before
+            restored = portfolio(members=members, retain=20)
+            restored.restore(load(content(learner))[0])
+            assert content(restored) == content(learner)
+            tail = stream(30, seed=5)
+            assert restored.learn(tail).scores.tobytes() == learner.learn(tail).scores.tobytes()
 
 
 def about(learner):

@@ -1,5 +1,7 @@
 """The certificate: an upper bound of the distance to the optimum, term by term."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,6 @@ from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.protocols.certificate import relative_gap
-from tests.grouping import each
 from tests.solvers import reference
 from tests.solvers.online.dual_ascent_support import WINDOWS, rows_of, spec_of
 
@@ -24,19 +25,18 @@ def test_before_the_first_row_all_is_zero(window):
         learner.learn(idle)
 
 
-@each("kappa", [None, 0.9], ids=["last", "average"])
-@each("window", WINDOWS.values(), ids=WINDOWS)
-@each("loss", LOSSES)
-def test_gap_is_primal_less_dual_and_never_negative(loss, window, kappa):
-    batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
-    learner = make_learner(spec_of(loss, window, kappa, retain=10, rho=0.1))
-    for i in range(60):
-        learner.learn(batch[i : i + 1])
-        certificate = learner.certificate()
-        assert certificate.gap >= 0.0
-        assert certificate.primal - certificate.dual == pytest.approx(
-            certificate.gap, rel=1e-11, abs=1e-12 * max(1.0, abs(certificate.primal))
-        )
+def test_gap_is_primal_less_dual_and_never_negative(subtests):
+    for kappa, window, loss in product([None, 0.9], WINDOWS.values(), LOSSES):
+        with subtests.test(kappa=kappa, window=window, loss=loss):
+            batch, _ = rows_of(60, regression=loss not in MARGIN_LOSSES)
+            learner = make_learner(spec_of(loss, window, kappa, retain=10, rho=0.1))
+            for i in range(60):
+                learner.learn(batch[i : i + 1])
+                certificate = learner.certificate()
+                assert certificate.gap >= 0.0
+                assert certificate.primal - certificate.dual == pytest.approx(
+                    certificate.gap, rel=1e-11, abs=1e-12 * max(1.0, abs(certificate.primal))
+                )
 
 
 def test_a_sliding_window_has_the_exact_primal_though_more_is_retained():

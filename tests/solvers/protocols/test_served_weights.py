@@ -14,7 +14,6 @@ from dualstream.solvers.protocols.served_form import numbers_in, served_form
 from dualstream.solvers.protocols.served_weights import weights_in_parts
 from dualstream.solvers.rows.class_names import class_text
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from tests.grouping import each
 from tests.solvers.specs import SPECS, stream
 
 WIDEST = {"kind": "indexed", "dim": 2_147_483_646}
@@ -91,27 +90,28 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(served_weights, "BLOCK", 5)
 
 
-@each("name", LEARNERS)
-def test_views_equal_their_definition_on_dense_arrays(name, small_blocks):
-    learner = LEARNERS[name]()
-    weights = np.atleast_2d(learner.weights)
-    intercepts = getattr(learner, "intercepts", learner.intercept)
-    rows, own = dense_of(learner.served_weights())
-    assert np.array_equal(np.array(rows).reshape(weights.shape), weights)
-    assert own == np.ravel(intercepts).tolist()
-    assert learner.nonzeros == nonzeros_of(weights)
-    for top in (1, 3, 7, 10_000):
-        survey = survey_weights(learner.served_weights(), top)
-        found = [(one.score, one.place, one.weight) for one in survey.heaviest]
-        assert found == heaviest_of(weights, top)
-        assert survey.nonzeros == learner.nonzeros
-    members = member_learner(learner)
-    pairs = [(weights, intercepts)]
-    if members is not None:
-        names = [view.name for view in members.members()]
-        pairs = [members.member_weights(name) for name in names]
-        assert any(np.any(weights) for weights, _ in pairs)
-    assert norm_of(learner) == norm_of_dense(pairs)
+def test_views_equal_their_definition_on_dense_arrays(small_blocks, subtests):
+    for name in LEARNERS:
+        with subtests.test(name=name):
+            learner = LEARNERS[name]()
+            weights = np.atleast_2d(learner.weights)
+            intercepts = getattr(learner, "intercepts", learner.intercept)
+            rows, own = dense_of(learner.served_weights())
+            assert np.array_equal(np.array(rows).reshape(weights.shape), weights)
+            assert own == np.ravel(intercepts).tolist()
+            assert learner.nonzeros == nonzeros_of(weights)
+            for top in (1, 3, 7, 10_000):
+                survey = survey_weights(learner.served_weights(), top)
+                found = [(one.score, one.place, one.weight) for one in survey.heaviest]
+                assert found == heaviest_of(weights, top)
+                assert survey.nonzeros == learner.nonzeros
+            members = member_learner(learner)
+            pairs = [(weights, intercepts)]
+            if members is not None:
+                names = [view.name for view in members.members()]
+                pairs = [members.member_weights(name) for name in names]
+                assert any(np.any(weights) for weights, _ in pairs)
+            assert norm_of(learner) == norm_of_dense(pairs)
 
 
 def test_the_intercept_is_that_of_all_served_weights():

@@ -1,6 +1,8 @@
 """Refit of a window: against the definition, outside solvers, and a window that moves on."""
 
 import math
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -23,9 +25,8 @@ from dualstream.solvers.offline.refit_methods import refit_methods
 from dualstream.solvers.online.dual_ascent.refit import overlap
 from dualstream.solvers.refit.refit import problems_of, take_refit
 from dualstream.solvers.refit.window_problem import Refitting
-from tests.grouping import each
 from tests.solvers import reference
-from tests.solvers.general_reference import General, both, primal_map
+from tests.solvers.general_reference import REGULARIZERS, General, primal_map
 from tests.solvers.offline.rows import BAD_ROWS
 from tests.solvers.online.dual_ascent_support import (
     WINDOWS,
@@ -35,8 +36,6 @@ from tests.solvers.online.dual_ascent_support import (
     spec_of,
 )
 from tests.solvers.specs import SPECS
-
-windows = each("window", WINDOWS.values(), ids=WINDOWS)
 
 SLIDING = {"kind": "sliding", "length": 50}
 
@@ -85,25 +84,25 @@ def moves_on(learner, slow, batch, x, retain, make):
     return shares.pop()
 
 
-@each("retain", [1000, 12])
-@each("kappa", [None, 0.8], ids=["last", "average"])
-@windows
-@each("loss", LOSSES)
-def test_what_enters_is_the_sum_over_all_rows(loss, window, kappa, retain):
-    batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
-    learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain))
-    slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
-    share = moves_on(learner, slow, batch, x, retain, lambda dashed: dashed)
-    assert share == 1.0 or retain == 12 or window[0] == "sliding"
+def test_what_enters_is_the_sum_over_all_rows(subtests):
+    for retain, kappa, window, loss in product([1000, 12], [None, 0.8], WINDOWS.values(), LOSSES):
+        with subtests.test(retain=retain, kappa=kappa, window=window, loss=loss):
+            batch, x = rows_of(40, regression=loss not in MARGIN_LOSSES)
+            learner = make_learner(spec_of(loss, window, kappa, rho=0.05, retain=retain))
+            slow = reference.Reference(loss, window, 0.05, kappa or 0.0)
+            share = moves_on(learner, slow, batch, x, retain, lambda dashed: dashed)
+            assert share == 1.0 or retain == 12 or window[0] == "sliding"
 
 
-@windows
-@both
-def test_elastic_net_and_entropy_have_the_same_sum(regularizer, window):
-    batch, x = rows_of(40)
-    spec = spec_of("logistic", window, 0.8, rho=0.05, retain=20, regularizer=regularizer)
-    slow = General("logistic", window, 0.05, 0.8, regularizer=regularizer)
-    assert moves_on(make_learner(spec), slow, batch, x, 20, lambda d: primal_map(regularizer, d))
+def test_elastic_net_and_entropy_have_the_same_sum(subtests):
+    for window, regularizer in product(WINDOWS.values(), REGULARIZERS.values()):
+        with subtests.test(window=window, regularizer=regularizer):
+            batch, x = rows_of(40)
+            spec = spec_of("logistic", window, 0.8, rho=0.05, retain=20, regularizer=regularizer)
+            slow = General("logistic", window, 0.05, 0.8, regularizer=regularizer)
+            assert moves_on(
+                make_learner(spec), slow, batch, x, 20, partial(primal_map, regularizer)
+            )
 
 
 def rows_for(loss, n=300, dim=8):
@@ -114,24 +113,23 @@ def rows_for(loss, n=300, dim=8):
     return Batch.from_dense(x, y), x, y
 
 
-@each("regularizer", ["l2", {"kind": "elastic_net", "delta": 0.1}, "entropy"])
-@each("kappa", [None, 0.99], ids=["last", "average"])
-@each("loss", LOSSES)
-def test_the_gap_comes_down_to_the_tolerance_by_the_learners_own_certificate(
-    loss, kappa, regularizer
-):
-    batch, _, _ = rows_for(loss)
-    spec = spec_of(loss, ("sliding", 300), kappa, 8, rho=0.02, regularizer=regularizer)
-    learner = make_learner(spec)
-    learner.learn(batch)
-    before = learner.certificate()
-    found = refitted(learner, max_epochs=3000)
-    assert found.converged
-    assert take_refit(learner, found.prints, found.duals) == 300
-    now = learner.certificate()
-    assert not now.estimate and now.relative_gap <= 1e-3 and now.dual >= before.dual
-    assert now.primal == pytest.approx(found.certificate.primal, rel=1e-12)
-    assert now.gap == pytest.approx(found.certificate.gap, rel=1e-6)
+def test_the_gap_comes_down_to_the_tolerance_by_the_learners_own_certificate(subtests):
+    for regularizer, kappa, loss in product(
+        ["l2", {"kind": "elastic_net", "delta": 0.1}, "entropy"], [None, 0.99], LOSSES
+    ):
+        with subtests.test(regularizer=regularizer, kappa=kappa, loss=loss):
+            batch, _, _ = rows_for(loss)
+            spec = spec_of(loss, ("sliding", 300), kappa, 8, rho=0.02, regularizer=regularizer)
+            learner = make_learner(spec)
+            learner.learn(batch)
+            before = learner.certificate()
+            found = refitted(learner, max_epochs=3000)
+            assert found.converged
+            assert take_refit(learner, found.prints, found.duals) == 300
+            now = learner.certificate()
+            assert not now.estimate and now.relative_gap <= 1e-3 and now.dual >= before.dual
+            assert now.primal == pytest.approx(found.certificate.primal, rel=1e-12)
+            assert now.gap == pytest.approx(found.certificate.gap, rel=1e-6)
 
 
 def optimum(loss, x, y, rho):
@@ -343,32 +341,38 @@ AWKWARD = {
 }  # fmt: skip
 
 
-@each("kind", BAD_ROWS)
-@each("name", AWKWARD)
-def test_awkward_windows_are_refitted_or_refused_in_words(name, kind):
+def test_awkward_windows_are_refitted_or_refused_in_words(subtests):
     """By every method, and with rho, lambda or C at the ends of their range."""
-    batch, own = BAD_ROWS[kind], {"asset": "lambda", "fobos": "lambda", "passive_aggressive": "C"}
-    for size in (1e-100, 1e-9, 1e-3, 1e9, 1e100):
-        fields = {own.get(name, "rho"): size, "features": {"kind": "indexed", "dim": batch.dim}}
-        try:
-            learner = make_learner(AWKWARD[name] | fields)
-        except InvalidSpec:
-            assert size != 1e-3
-            continue
-        learner.learn(batch)
-        before = learner.state()
-        for method in refit_methods(learner.spec):
-            learner.restore(before)
-            unchanged = bytes_of(learner)
-            run = begin_refit(problems_of(learner), method, 1e-3, 20, batch)
-            try:
-                assert run.run()
-                enter_refit(learner, run.refitted().arrays)
-            except RefitError as error:
-                got = ("already", "moved on", "cannot solve the window", "is not finite")
-                assert any(words in str(error) for words in got), error
-                assert bytes_of(learner) == unchanged
-            assert np.isfinite(learner.predict(batch)).all()
+    for kind, name in product(BAD_ROWS, AWKWARD):
+        with subtests.test(kind=kind, name=name):
+            batch, own = (
+                BAD_ROWS[kind],
+                {"asset": "lambda", "fobos": "lambda", "passive_aggressive": "C"},
+            )
+            for size in (1e-100, 1e-9, 1e-3, 1e9, 1e100):
+                fields = {
+                    own.get(name, "rho"): size,
+                    "features": {"kind": "indexed", "dim": batch.dim},
+                }
+                try:
+                    learner = make_learner(AWKWARD[name] | fields)
+                except InvalidSpec:
+                    assert size != 1e-3
+                    continue
+                learner.learn(batch)
+                before = learner.state()
+                for method in refit_methods(learner.spec):
+                    learner.restore(before)
+                    unchanged = bytes_of(learner)
+                    run = begin_refit(problems_of(learner), method, 1e-3, 20, batch)
+                    try:
+                        assert run.run()
+                        enter_refit(learner, run.refitted().arrays)
+                    except RefitError as error:
+                        got = ("already", "moved on", "cannot solve the window", "is not finite")
+                        assert any(words in str(error) for words in got), error
+                        assert bytes_of(learner) == unchanged
+                    assert np.isfinite(learner.predict(batch)).all()
 
 
 def test_who_cannot_says_why():
