@@ -51,22 +51,11 @@ _CORE: dict[str, Methods] = {
     "/models/{model_id}/metrics": {"GET": PREDICT},
     "/models/{model_id}/timeline": {"GET": PREDICT},
     "/models/{model_id}/columns": {"GET": PREDICT},
-    "/models/{model_id}/weights": {"GET": PREDICT, "PUT": ADMIN},
+    "/models/{model_id}/weights": {"GET": PREDICT},
     "/models/{model_id}/support": {"GET": PREDICT},
-    "/models/{model_id}/compare": {"GET": PREDICT},
-    "/models/{model_id}/members": {"GET": PREDICT, "POST": ADMIN},
-    "/models/{model_id}/members/{name}": {"DELETE": ADMIN},
-    "/models/{model_id}/members/{name}/promote": {"POST": ADMIN},
-    "/models/{model_id}/promotion": {"DELETE": ADMIN},
-    "/models/{model_id}/versions": {"GET": PREDICT, "POST": ADMIN},
-    "/models/{model_id}/versions/{name}": {"GET": PREDICT, "DELETE": ADMIN},
-    "/models/{model_id}/rollback": {"POST": ADMIN},
     "/models/{model_id}/resume": {"POST": ADMIN},
     "/models/{model_id}/sources": {"GET": PREDICT},
     "/models/{model_id}/sources/{name}": {"PUT": ADMIN, "DELETE": ADMIN},
-    "/models/{model_id}/refit": {"POST": ADMIN},
-    "/models/{model_id}/refits": {"GET": PREDICT},
-    "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
     "/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN},
 }
 FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
@@ -74,6 +63,13 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "curves": {"/models/{model_id}/curves": {"GET": PREDICT}},
     "export": {"/models/{model_id}/export": {"GET": PREDICT}},
     "infer": {"/columns/infer": {"POST": ADMIN}},
+    "members": {
+        "/models/{model_id}/compare": {"GET": PREDICT},
+        "/models/{model_id}/members": {"GET": PREDICT, "POST": ADMIN},
+        "/models/{model_id}/members/{name}": {"DELETE": ADMIN},
+        "/models/{model_id}/members/{name}/promote": {"POST": ADMIN},
+        "/models/{model_id}/promotion": {"DELETE": ADMIN},
+    },
     "open_inference": {
         "/v2": {"GET": NOTHING},
         "/v2/health/live": {"GET": NOTHING},
@@ -81,6 +77,17 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
         "/v2/models/{model_id}": {"GET": PREDICT},
         "/v2/models/{model_id}/ready": {"GET": PREDICT},
         "/v2/models/{model_id}/infer": {"POST": PREDICT},
+    },
+    "refits": {
+        "/models/{model_id}/refit": {"POST": ADMIN},
+        "/models/{model_id}/refits": {"GET": PREDICT},
+        "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
+        "/models/{model_id}/weights": {"PUT": ADMIN},
+    },
+    "versions": {
+        "/models/{model_id}/versions": {"GET": PREDICT, "POST": ADMIN},
+        "/models/{model_id}/versions/{name}": {"GET": PREDICT, "DELETE": ADMIN},
+        "/models/{model_id}/rollback": {"POST": ADMIN},
     },
 }
 """Routes of each optional feature, also of those that a server lacks."""

@@ -18,17 +18,13 @@ from dualstream.service.api import (
     dashboard,
     health,
     late_labels as labels,
-    members,
     models,
     problem_pages,
-    refits,
     resume as pauses,
     sources,
     specs,
     timeline,
     unlearn as samples,
-    versions,
-    weights,
 )
 from dualstream.service.api.learn_and_predict import FastRoutes
 from dualstream.service.concurrency import LoopWatch
@@ -114,14 +110,10 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
         specs,
         timeline,
         columns,
-        members,
         samples,
         labels,
-        versions,
         sources,
         pauses,
-        refits,
-        weights,
         health,
         problem_pages,
     ):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dualstream.service.jobs.refit import MAX_EPOCHS, Refits
-from dualstream.service.jobs.refit_status import CURSOR, RefitJob
-from dualstream.service.jobs.refit_window import Window
+from dualstream.service.features.refits.job import MAX_EPOCHS, Refits
+from dualstream.service.features.refits.table import CURSOR, RefitJob
+from dualstream.service.features.refits.window import Window
 from dualstream.service.journal.record import Control
 from dualstream.service.models.model import Model
 from dualstream.service.replica.outcomes import ControlOutcome

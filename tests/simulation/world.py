@@ -17,9 +17,9 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from unittest.mock import patch
 
+import dualstream.service.features.refits.job
+import dualstream.service.features.refits.table
 import dualstream.service.jobs.follower
-import dualstream.service.jobs.refit
-import dualstream.service.jobs.refit_status
 import dualstream.service.models.compiled_specs
 import dualstream.service.models.creation
 import dualstream.service.models.model
@@ -32,11 +32,11 @@ import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import jobs_of
+from dualstream.service.features.refits.job import Refits
+from dualstream.service.features.refits.table import UnderWay
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
-from dualstream.service.jobs.refit import Refits
-from dualstream.service.jobs.refit_status import UnderWay
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, LogPosition, ModelChanged
@@ -570,8 +570,8 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (dualstream.service.models.creation, "resolve_spec", models.resolved_once),
             (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
             (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
-            (dualstream.service.jobs.refit, "HEARTBEAT_S", BEAT_S),
-            (dualstream.service.jobs.refit_status, "LOST_MS", LOST_MS),
+            (dualstream.service.features.refits.job, "HEARTBEAT_S", BEAT_S),
+            (dualstream.service.features.refits.table, "LOST_MS", LOST_MS),
         ):
             patched.enter_context(patch.object(owner, name, planted))
         world = World(seed, trace)
@@ -597,6 +597,9 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         clock = SimpleNamespace(monotonic=lambda: world.scheduler.now)
         for owner in (dualstream.service.models.registry, dualstream.service.jobs.follower):
             patched.enter_context(patch.object(owner, "time", clock))
-        for owner in (dualstream.service.jobs.refit, dualstream.service.jobs.refit_status):
+        for owner in (
+            dualstream.service.features.refits.job,
+            dualstream.service.features.refits.table,
+        ):
             patched.enter_context(patch.object(owner, "now_ms", world.now_ms))
         return world.run()

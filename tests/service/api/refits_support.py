@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.service.jobs import refit_status as refit_board
-from dualstream.service.jobs.refit import Refits
+from dualstream.service.features.refits import table as refit_board
+from dualstream.service.features.refits.job import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.record import Control, decode
 from dualstream.service.replica.point_in_time import kept_from

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import dualstream.service.jobs.refit
+import dualstream.service.features.refits.job
 from dualstream.client import Client
 from dualstream.service import cli
 from dualstream.service.cli.demo.server_process import ServerProcess
@@ -76,7 +76,9 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     deadline = time.monotonic() + 60
     while keyed.get(f"/models/m/refits/{job}", headers=by("owner")).json()["status"] != "done":
         assert time.monotonic() < deadline
-    monkeypatch.setattr(dualstream.service.jobs.refit, "_solve", lambda *given: given[-1].wait())
+    monkeypatch.setattr(
+        dualstream.service.features.refits.job, "_solve", lambda *given: given[-1].wait()
+    )
     long = ask("POST", f"{OF_MODEL}/refit")["job"]
     ask("DELETE", f"{OF_MODEL}/refits/{{job}}", places={"job": long})
     ask("DELETE", f"{OF_MODEL}/samples/{{sample_id}}", places={"sample_id": "s"})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualstream.service.jobs import refit as refits
+from dualstream.service.features.refits import job as refits
 from dualstream.service.models.replay import replay
 from load_tests import milan
 from tests.service.api.refits_support import begin, controls, finished

@@ -14,9 +14,9 @@ import pytest
 
 from dualstream.service.api.request_rows import request_of
 from dualstream.service.codecs import parse_json
+from dualstream.service.features.refits.job import Refits
 from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
-from dualstream.service.jobs.refit import Refits
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-import dualstream.service.jobs.refit_status
+import dualstream.service.features.refits.table
 import dualstream.service.models.versions
 import dualstream.service.replica.controls
 import dualstream.service.replica.point_in_time
 import dualstream.service.replica.quarantine
-from dualstream.service.jobs.refit import Refits
-from dualstream.service.jobs.refit_status import RefitJob
+from dualstream.service.features.refits.job import Refits
+from dualstream.service.features.refits.table import RefitJob
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.snapshots import Snapshots
@@ -129,7 +129,7 @@ BUGS = {
     ),
     "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
     "lost refit left alone": Bug(
-        [(dualstream.service.jobs.refit_status, "_jobs", _under_way_for_ever)]
+        [(dualstream.service.features.refits.table, "_jobs", _under_way_for_ever)]
     ),
     "rows of a state in its quarantine": Bug([(Guarding, "take_over", _shown_apart_by_nobody)]),
     "own refit taken for another": Bug([(Refits, "_is_own", _anothers)]),

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.jobs import refit as refits, refit_status as refit_board
-from dualstream.service.jobs.refit import Refits
+from dualstream.service.features.refits import job as refits, table as refit_board
+from dualstream.service.features.refits.job import Refits
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control

@@ -15,8 +15,14 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from dualstream.service.jobs.refit_status import UNDER_WAY, RefitJob, RefitTable, UnderWay, now_ms
-from dualstream.service.jobs.refit_window import last_rows
+from dualstream.service.features.refits.table import (
+    UNDER_WAY,
+    RefitJob,
+    RefitTable,
+    UnderWay,
+    now_ms,
+)
+from dualstream.service.features.refits.window import last_rows
 from dualstream.service.journal.audit import Author
 from dualstream.service.journal.protocol import (
     JournalError,

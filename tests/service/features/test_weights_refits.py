@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualstream.service.jobs import refit as refits
-from dualstream.service.jobs.refit_window import Window, last_rows
+from dualstream.service.features.refits import job as refits
+from dualstream.service.features.refits.window import Window, last_rows
 from dualstream.service.journal.protocol import Entry, Trimmed
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import apply_to

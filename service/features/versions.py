@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.common import IdempotencyKey, once, registry_of
 from dualstream.service.api.views import answer
+from dualstream.service.features.feature import Feature
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_head import stored_key_of
@@ -157,3 +158,6 @@ def _view(model_id: str, version: Stored) -> Version:
         created=datetime.fromtimestamp(version.created_ms / 1000, UTC),
         note=version.note,
     )
+
+
+FEATURE = Feature(name="versions", routers=(router,))

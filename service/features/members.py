@@ -21,6 +21,7 @@ from dualstream.service.api.common import (
     spec_of,
 )
 from dualstream.service.api.views import answer, member_of, staleness
+from dualstream.service.features.feature import Feature
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_head import stored_key_of
@@ -307,3 +308,6 @@ def _why_not(receipt: Receipt) -> str:
     if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
         return receipt.control_outcome.refusal
     return f"the change was made at seq {receipt.placed.seq}, and a later one has undone it"
+
+
+FEATURE = Feature(name="members", routers=(router,))

@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field
 
 from dualstream.service.api.common import check_not_paused, registry_of
 from dualstream.service.api.views import answer
+from dualstream.service.features.refits.job import MAX_EPOCHS, Refits as Jobs
+from dualstream.service.features.refits.table import RefitJob, UnderWay
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
-from dualstream.service.jobs.refit import MAX_EPOCHS, Refits as Jobs
-from dualstream.service.jobs.refit_status import RefitJob, UnderWay
 from dualstream.service.models.model import Model
 from dualstream.solvers import (
     ALL_METHODS,
