@@ -61,13 +61,13 @@ def bodies_of_file(
 
     def batches() -> Iterator[Any]:
         nonlocal share
-        for batch, share in found:  # noqa: B007 - the loop below reads the share
+        for batch, share in record_batches:  # noqa: B007 - the loop below reads the share
             for field, value in zip(added, values, strict=True):
                 batch = batch.append_column(field, pa.repeat(value, batch.num_rows))
             yield batch
 
     try:
-        schema, found, row = _parquet(file, start) if is_parquet else _arrow_file(pa, file)
+        schema, record_batches, row = _parquet(file, start) if is_parquet else _arrow_file(pa, file)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(name, error) from error
     new = {column: value for column, value in constants.items() if column not in schema.names}
@@ -77,7 +77,7 @@ def bodies_of_file(
         schema = schema.append(field)
     bodies = TableBodies(pa, name, schema, batches())
     bodies.row = row
-    bodies.go_to(start)
+    bodies.seek(start)
     for body in bodies:
         yield body, bodies.row, share
 
@@ -161,7 +161,7 @@ class TableBodies:
         self.row += block.num_rows
         return Body(content, block.num_rows, kind=ARROW)
 
-    def go_to(self, row: int) -> None:
+    def seek(self, row: int) -> None:
         """Continue at this row, of the last body or after it."""
         if row < self.row:
             self._rest.append(self._last.slice(self._last.num_rows - (self.row - row)))

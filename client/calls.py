@@ -51,8 +51,8 @@ class Call(Generic[T]):
     def request(self) -> dict[str, Any]:
         """The arguments of httpx' `request`."""
         # httpx encodes text as ASCII; idempotency keys are UTF-8.
-        given = {**self.headers, **trace_headers()}
-        headers = [(name.encode(), value.encode()) for name, value in given.items()]
+        fields = {**self.headers, **trace_headers()}
+        headers = [(name.encode(), value.encode()) for name, value in fields.items()]
         return {
             "method": self.method,
             "url": self.path,
@@ -81,12 +81,12 @@ class Call(Generic[T]):
         if media_type == "text/html":
             raise self._foreign(f"status {status}, {media_type}")
         try:
-            found: Any = body if self.answer is bytes else None
+            decoded: Any = body if self.answer is bytes else None
             if self.answer not in (None, bytes):
-                found = msgspec.json.decode(body, type=self.answer)
+                decoded = msgspec.json.decode(body, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
             raise self._foreign(str(wrong)) from None
-        read: T = found
+        read: T = decoded
         return read
 
     def _foreign(self, what: str) -> Unreachable:
@@ -129,7 +129,7 @@ def send(call: Call[T], patience_s: float, proxy: str = "") -> Steps[T]:
     through = f" through the proxy {proxy}; {ADVICE}" if proxy else ""
     may_be_done = False  # an attempt whose response was lost may have succeeded
     while True:
-        asked_s = 0.0
+        retry_after_s = 0.0
         try:
             response: httpx.Response = yield call
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeEncodeError) as wrong:
@@ -147,18 +147,18 @@ def send(call: Call[T], patience_s: float, proxy: str = "") -> Steps[T]:
                     return call.read(204, {}, b"")  # an earlier attempt deleted it
                 raise
             except Unreachable as away:
-                reason, asked_s, cause = f"{away}{through}", away.retry_after_s, None
+                reason, retry_after_s, cause = f"{away}{through}", away.retry_after_s, None
                 may_be_done = may_be_done or response.status_code not in NOT_DONE
         now = time.monotonic()
         failures += 1
         deadline = deadline or now + patience_s
         if now >= deadline:
             times = f", tried {failures} times" if failures > 1 else ""
-            raise Unreachable(f"{reason}{times}", asked_s) from cause
+            raise Unreachable(f"{reason}{times}", retry_after_s) from cause
         backoff_s = min(FIRST_WAIT_S * 2 ** (failures - 1), LONGEST_WAIT_S)
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients; nothing is secret
         left_s = deadline - now
-        yield Wait(min(max(backoff_s * jitter, asked_s), left_s), reason, left_s)
+        yield Wait(min(max(backoff_s * jitter, retry_after_s), left_s), reason, left_s)
 
 
 def _answer(call: Call[T], response: httpx.Response) -> T:
@@ -166,11 +166,11 @@ def _answer(call: Call[T], response: httpx.Response) -> T:
     if response.status_code not in RETRIED:
         return call.read(response.status_code, response.headers, response.content)
     try:
-        asked_s = float(response.headers.get("retry-after", "0"))
+        retry_after_s = float(response.headers.get("retry-after", "0"))
     except ValueError:
-        asked_s = 0.0
+        retry_after_s = 0.0
     reason = _problem(response.content).get("detail") or f"status {response.status_code}"
-    raise Unreachable(f"the server is unavailable: {reason}", asked_s)
+    raise Unreachable(f"the server is unavailable: {reason}", retry_after_s)
 
 
 # -- parts of a request ----------------------------------------------------------------------------
@@ -188,11 +188,11 @@ def _utf8(text: str) -> bytes:
         raise BadInput(f"{text!r:.80} is not valid Unicode: {wrong.reason}") from None
 
 
-def asked(**given: Any) -> dict[str, str]:
+def query_of(**parameters: Any) -> dict[str, str]:
     """Query parameters: those that are not None, and flags only if they are true."""
     return {
         name: "true" if value is True else str(value)
-        for name, value in given.items()
+        for name, value in parameters.items()
         if value is not None and value is not False
     }
 
@@ -215,12 +215,12 @@ def with_api_key(headers: Mapping[str, str] | None, api_key: str | None) -> dict
     """Add the API key as `authorization`. Raises BadInput."""
     # The environment, unless the caller passes a key; httpx reads proxies in the same way.
     key = os.environ.get(API_KEY_NAME) if api_key is None else api_key  # noqa: TID251
-    given = dict(headers or {})
-    if not key or any(name.lower() == "authorization" for name in given):
-        return given
+    fields = dict(headers or {})
+    if not key or any(name.lower() == "authorization" for name in fields):
+        return fields
     if not key.isascii() or not key.isprintable() or " " in key:
         raise BadInput("an API key must have printable ASCII characters only, without spaces")
-    return {"authorization": f"Bearer {key}", **given}
+    return {"authorization": f"Bearer {key}", **fields}
 
 
 def trace_headers() -> dict[str, str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import wraps
-from typing import Any, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Self, TypeAlias, TypeVar, get_args
 
 import httpx
 
@@ -16,8 +16,8 @@ from dualstream.client.calls import (
     EventReader,
     Steps,
     Wait,
-    asked,
     model_path,
+    query_of,
     trace_headers,
     with_api_key,
 )
@@ -32,6 +32,7 @@ from dualstream.client.resumable_files import RowFile
 from dualstream.wire.schemas import PredictedMany
 
 T = TypeVar("T")
+Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
 
 URL = "http://127.0.0.1:8000"
 PATIENCE_S = 30.0
@@ -41,7 +42,34 @@ OnRetry: TypeAlias = Callable[[str, float], None]
 """Called with the reason and the seconds that are left for retries."""
 
 
-class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethods):
+class _Connected(PredictMethods, ManageMethods, Generic[Http]):
+    """Options and connections of both clients."""
+
+    def __init__(
+        self,
+        url: str = URL,
+        *,
+        api_key: str | None = None,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+        http: Http | None = None,
+        on_retry: OnRetry | None = None,
+    ) -> None:
+        self._patience_s = patience_s
+        self._on_retry = on_retry
+        proxy = None if http else proxy_of(url)
+        self._proxy = shown(proxy)
+        with valid_proxy():
+            self._http: Http = http or self._connect(
+                proxy, base_url=url, timeout=timeout_s, headers=with_api_key(headers, api_key)
+            )
+
+    def _connect(self, proxy: str | None, **options: Any) -> Http:
+        raise NotImplementedError
+
+
+class Client(Blocking, LearnMethods[Iterable[Any]], _Connected[httpx.Client]):
     """Blocking client of the server at `url`; `with Client() as client:` closes its connections.
 
     A request that fails, or gets no answer of the server itself, or 408, 421, 425, 429, 502, 503 or
@@ -54,28 +82,8 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
     for input that cannot be sent.
     """
 
-    def __init__(
-        self,
-        url: str = URL,
-        *,
-        api_key: str | None = None,
-        patience_s: float = PATIENCE_S,
-        timeout_s: float = TIMEOUT_S,
-        headers: Mapping[str, str] | None = None,
-        http: httpx.Client | None = None,
-        on_retry: OnRetry | None = None,
-    ) -> None:
-        self._patience_s = patience_s
-        self._on_retry = on_retry
-        proxy = None if http else proxy_of(url)
-        self._proxy = shown(proxy)
-        with valid_proxy():
-            self._http = http or httpx.Client(
-                base_url=url,
-                timeout=timeout_s,
-                headers=with_api_key(headers, api_key),
-                transport=httpx.HTTPTransport(proxy=proxy),
-            )
+    def _connect(self, proxy: str | None, **options: Any) -> httpx.Client:
+        return httpx.Client(transport=httpx.HTTPTransport(proxy=proxy), **options)
 
     def close(self) -> None:
         """Close the connections."""
@@ -92,7 +100,7 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
 
         Raises Unreachable if the connection breaks.
         """
-        path, query = model_path(model, "events"), asked(every_ms=every_ms)
+        path, query = model_path(model, "events"), query_of(every_ms=every_ms)
         reader = EventReader()
         try:
             with self._http.stream("GET", path, params=query, headers=trace_headers()) as response:
@@ -113,7 +121,7 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
 
         Raises NoRows for a file without rows.
         """
-        query, has_rows = asked(min_seq=min_seq, version=version), False
+        query, has_rows = query_of(min_seq=min_seq, version=version), False
         for piece in file.pieces():
             scored = self._run(self._predict_piece(model, file, piece, query))
             if scored is not None:
@@ -149,32 +157,12 @@ class Client(Blocking, LearnMethods[Iterable[Any]], PredictMethods, ManageMethod
 
 
 class AsyncClient(
-    Awaited, LearnMethods[Iterable[Any] | AsyncIterable[Any]], PredictMethods, ManageMethods
+    Awaited, LearnMethods[Iterable[Any] | AsyncIterable[Any]], _Connected[httpx.AsyncClient]
 ):
     """As Client, with methods to await; `async with AsyncClient() as client:` closes it."""
 
-    def __init__(
-        self,
-        url: str = URL,
-        *,
-        api_key: str | None = None,
-        patience_s: float = PATIENCE_S,
-        timeout_s: float = TIMEOUT_S,
-        headers: Mapping[str, str] | None = None,
-        http: httpx.AsyncClient | None = None,
-        on_retry: OnRetry | None = None,
-    ) -> None:
-        self._patience_s = patience_s
-        self._on_retry = on_retry
-        proxy = None if http else proxy_of(url)
-        self._proxy = shown(proxy)
-        with valid_proxy():
-            self._http = http or httpx.AsyncClient(
-                base_url=url,
-                timeout=timeout_s,
-                headers=with_api_key(headers, api_key),
-                transport=httpx.AsyncHTTPTransport(proxy=proxy),
-            )
+    def _connect(self, proxy: str | None, **options: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(proxy=proxy), **options)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -191,7 +179,7 @@ class AsyncClient(
 
         Raises Unreachable if the connection breaks.
         """
-        path, query = model_path(model, "events"), asked(every_ms=every_ms)
+        path, query = model_path(model, "events"), query_of(every_ms=every_ms)
         reader = EventReader()
         try:
             async with self._http.stream(
@@ -214,7 +202,7 @@ class AsyncClient(
 
         Raises NoRows for a file without rows.
         """
-        query, has_rows = asked(min_seq=min_seq, version=version), False
+        query, has_rows = query_of(min_seq=min_seq, version=version), False
         pieces = file.pieces()
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             scored = await self._run(self._predict_piece(model, file, piece, query))

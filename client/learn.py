@@ -14,9 +14,9 @@ from dualstream.client.calls import (
     Call,
     Next,
     Steps,
-    asked,
     model_path,
     new_key,
+    query_of,
     with_key,
 )
 from dualstream.client.errors import BadInput, NoRows, Refused
@@ -147,11 +147,11 @@ class LearnMethods(Methods, Generic[Samples]):
         Sending the same file again learns only what was not learned before. If the first chunk has
         no valid row, the rest is not sent. A file with a `source` is learned from its cursor.
         """
-        totals, found, empty = Totals(), 0, 0
+        totals, count, empty = Totals(), 0, 0
         cursor = (yield from self._cursor(model, file.source)) if file.source else None
         pieces = Next(read_ahead(file.pieces(cursor)), reads_file=True)
         while (piece := (yield pieces)) is not None:
-            found += 1
+            count += 1
             if piece.number < skip:
                 continue
             try:
@@ -170,10 +170,10 @@ class LearnMethods(Methods, Generic[Samples]):
             totals.add_at(learned, learned.sent(), piece.line)
             if on_progress is not None:
                 on_progress(Progress(totals.rows, learned, piece))
-        if found == empty and cursor is None:
+        if count == empty and cursor is None:
             raise NoRows(f"{file.name}: the file has no rows")
-        if found < skip:
-            raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {found}")
+        if count < skip:
+            raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {count}")
         return totals.result(model)
 
     def _cursor(self, model: str, source: str) -> Steps[str | None]:
@@ -185,15 +185,15 @@ class LearnMethods(Methods, Generic[Samples]):
             raise BadInput(f"{source}: {wrong}; learn the file with --key") from None
         call = Call[SourceList]("GET", model_path(model, "sources"), SourceList)
         sources = (yield from self._do(call)).sources
-        found = next((one.next for one in sources if one.name == source), None)
-        if found is None:
+        cursor = next((one.next for one in sources if one.name == source), None)
+        if cursor is None:
             return None
-        if not is_cursor(found):
+        if not is_cursor(cursor):
             raise BadInput(
                 f"the cursor of the source {source} is not that of a file; to learn the file again,"
                 f" first run {_how_to_forget(model, source)}"
             )
-        return str(found)
+        return str(cursor)
 
     @method
     def learn_lines(
@@ -209,7 +209,7 @@ class LearnMethods(Methods, Generic[Samples]):
     def check_lines(self, model: str, lines: Sequence[bytes]) -> Steps[Refused | None]:
         """Check lines of NDJSON; learn nothing. Returns the refusal if no line is a good row."""
         body = b"\n".join((*lines, b"null"))  # with a bad line, an atomic request learns nothing
-        headers, query = {"content-type": NDJSON}, asked(atomic=True)
+        headers, query = {"content-type": NDJSON}, query_of(atomic=True)
         call = Call[Learned]("POST", model_path(model, "learn"), Learned, query, headers, body)
         try:
             yield from self._do(call)
@@ -295,7 +295,7 @@ class LearnMethods(Methods, Generic[Samples]):
                 cursor = refused.problem.get("cursor")
                 if not isinstance(cursor, int) or not first < cursor < bodies.row:
                     raise
-                bodies.go_to(cursor)
+                bodies.seek(cursor)
                 continue
             totals.rows = first
             totals.add_at(learned, body.rows)
@@ -303,7 +303,7 @@ class LearnMethods(Methods, Generic[Samples]):
             assert learned.source is not UNSET
             following = learned.source.next
             if isinstance(following, int) and following > bodies.row:
-                bodies.go_to(following)
+                bodies.seek(following)
         if not totals.chunks:
             raise BadInput("there are no rows to send")
         summed = totals.result(model)
@@ -319,7 +319,7 @@ def _learn_call(
     is_split = len(body) > CHUNK_BYTES and kind != JSON
     answer = LearnedStream if is_split else Learned
     headers = {"content-type": kind, **with_key(key)}
-    return Call("POST", model_path(model, "learn"), answer, asked(scores=scores), headers, body)
+    return Call("POST", model_path(model, "learn"), answer, query_of(scores=scores), headers, body)
 
 
 def _source_call(model: str, kind: str, body: bytes, source: Source, scores: bool) -> Call[Learned]:
@@ -327,7 +327,7 @@ def _source_call(model: str, kind: str, body: bytes, source: Source, scores: boo
         headers = {"content-type": kind, HEADER: source.header()}
     except ValueError as wrong:
         raise BadInput(str(wrong)) from None
-    return Call("POST", model_path(model, "learn"), Learned, asked(scores=scores), headers, body)
+    return Call("POST", model_path(model, "learn"), Learned, query_of(scores=scores), headers, body)
 
 
 def _all_rejected(model: str, refused: Refused, seq: int) -> Learned:

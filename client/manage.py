@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from dualstream.client.calls import Call, Steps, asked, encoded, model_path, new_key, with_key
+from dualstream.client.calls import Call, Steps, encoded, model_path, new_key, query_of, with_key
 from dualstream.client.errors import BadInput, Refused
 from dualstream.client.method import JSON_BODY, Methods, method
 from dualstream.client.responses import Timeline
@@ -64,19 +64,19 @@ class ManageMethods(Methods):
     @method
     def get(self, model: str, *, digest: bool = False) -> Call[Model]:
         """The spec, seq and counts of a model; with `digest` also the digest of its state."""
-        return Call("GET", model_path(model), Model, asked(digest=digest))
+        return Call("GET", model_path(model), Model, query_of(digest=digest))
 
     @method
     def models(self) -> Steps[list[Model]]:
         """All models of the store, in the order of their ids."""
-        found: list[Model] = []
+        models: list[Model] = []
         after: str | None = ""
         while after is not None:
-            query = asked(after=after, limit=1000)
+            query = query_of(after=after, limit=1000)
             page = yield from self._do(Call[ModelPage]("GET", "/models", ModelPage, query))
-            found += page.models
+            models += page.models
             after = page.next
-        return found
+        return models
 
     @method
     def audit(self, model: str | None = None, *, after: str | None = None) -> Steps[list[Change]]:
@@ -84,14 +84,14 @@ class ManageMethods(Methods):
 
         `after` is the `place` of the last change already seen.
         """
-        found: list[Change] = []
-        place: str | None = after or ""
-        while place is not None:
-            query = asked(model=model, after=place, limit=1000)
+        changes: list[Change] = []
+        position: str | None = after or ""
+        while position is not None:
+            query = query_of(model=model, after=position, limit=1000)
             page = yield from self._do(Call[ChangePage]("GET", "/audit", ChangePage, query))
-            found += page.changes
-            place = page.next
-        return found
+            changes += page.changes
+            position = page.next
+        return changes
 
     @method
     def delete(self, model: str) -> Call[None]:
@@ -111,17 +111,17 @@ class ManageMethods(Methods):
     @method
     def columns(self, model: str, *, sort: str = "psi") -> Call[Columns]:
         """What each column of the stream holds; by drift (`psi`) or `name`."""
-        return Call("GET", model_path(model, "columns"), Columns, asked(sort=sort))
+        return Call("GET", model_path(model, "columns"), Columns, query_of(sort=sort))
 
     @method
     def weights(self, model: str, *, top: int = 20, member: str | None = None) -> Call[Weights]:
         """The largest weights, by magnitude."""
-        return Call("GET", model_path(model, "weights"), Weights, asked(top=top, member=member))
+        return Call("GET", model_path(model, "weights"), Weights, query_of(top=top, member=member))
 
     @method
     def curves(self, model: str, *, top: int = 128, member: str | None = None) -> Call[Curves]:
         """The functions of single features that `splines` have learned."""
-        return Call("GET", model_path(model, "curves"), Curves, asked(top=top, member=member))
+        return Call("GET", model_path(model, "curves"), Curves, query_of(top=top, member=member))
 
     @method
     def support(self, model: str) -> Call[Support]:
@@ -131,13 +131,15 @@ class ManageMethods(Methods):
     @method
     def certificate(self, model: str, *, member: str | None = None) -> Call[Certificate]:
         """The duality gap: how far the served weights are from the optimum on their window."""
-        return Call("GET", model_path(model, "certificate"), Certificate, asked(member=member))
+        return Call("GET", model_path(model, "certificate"), Certificate, query_of(member=member))
 
     @method
     def export(self, model: str, format: str = "json", *, member: str | None = None) -> Call[bytes]:
         """The model, or one member, as a file for another program: json, onnx, sklearn-coef, vw,
         xgboost."""
-        return Call("GET", model_path(model, "export"), bytes, asked(format=format, member=member))
+        return Call(
+            "GET", model_path(model, "export"), bytes, query_of(format=format, member=member)
+        )
 
     @method
     def ready(self) -> Call[dict[str, Any]]:
@@ -175,7 +177,9 @@ class ManageMethods(Methods):
     @method
     def compare(self, model: str, a: str, b: str, *, level: float = 0.95) -> Call[Comparison]:
         """Which of two members has the smaller loss, with a confidence interval."""
-        return Call("GET", model_path(model, "compare"), Comparison, asked(a=a, b=b, level=level))
+        return Call(
+            "GET", model_path(model, "compare"), Comparison, query_of(a=a, b=b, level=level)
+        )
 
     @method
     def take_version(self, model: str, name: str | None = None, *, note: str = "") -> Call[Version]:
@@ -232,9 +236,9 @@ class ManageMethods(Methods):
 
         options  of the method, such as {"parts": 8} of mcpa
         """
-        given: dict[str, Any] = {"method": method, "tol": tol, "max_epochs": max_epochs}
-        given |= {"rows": rows, "options": options}
-        body = encoded({name: value for name, value in given.items() if value is not None})
+        fields: dict[str, Any] = {"method": method, "tol": tol, "max_epochs": max_epochs}
+        fields |= {"rows": rows, "options": options}
+        body = encoded({name: value for name, value in fields.items() if value is not None})
         return Call("POST", model_path(model, "refit"), Refit, {}, JSON_BODY, body)
 
     @method
@@ -273,11 +277,11 @@ class ManageMethods(Methods):
         if not isinstance(weights, Mapping):
             weights = {str(index): weight for index, weight in enumerate(weights, 1)}
         named = {name: float(weight) for name, weight in weights.items()}
-        given = {"weights": named, "intercept": float(intercept), "rows": rows}
+        fields = {"weights": named, "intercept": float(intercept), "rows": rows}
         if objective is not None or gap is not None:
-            given |= {"objective": objective, "gap": gap}
+            fields |= {"objective": objective, "gap": gap}
         headers = {**JSON_BODY, **with_key(key or new_key())}
-        return Call("PUT", model_path(model, "weights"), Refit, {}, headers, encoded(given))
+        return Call("PUT", model_path(model, "weights"), Refit, {}, headers, encoded(fields))
 
     @method
     def unlearn(self, model: str, sample: str | int) -> Call[Unlearned]:

@@ -65,8 +65,8 @@ class Methods:
         """
         if not nested:
             return
-        found = yield from self._do(Call[Model]("GET", model_path(model), Model))
-        if found.spec.get("columns") is None:
+        answer = yield from self._do(Call[Model]("GET", model_path(model), Model))
+        if answer.spec.get("columns") is None:
             advice = "convert it, or create the model with `columns`"
             if "feature 'x' is" in nested[0]:
                 advice = 'if these are samples {"x": ..., "y": ...}, learn them by `learn_iter`'

@@ -25,8 +25,8 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 
 def partitions_of(path: str) -> dict[str, str]:
     """Column -> text of the partitions in a path, without nulls."""
-    found = {unquote(name): unquote(text) for name, text in _PARTITION.findall(path)}
-    return {name: text for name, text in found.items() if text not in ("", _NULL)}
+    texts = {unquote(name): unquote(text) for name, text in _PARTITION.findall(path)}
+    return {name: text for name, text in texts.items() if text not in ("", _NULL)}
 
 
 def values_of(texts: Mapping[str, str]) -> dict[str, Any]:
@@ -110,10 +110,10 @@ def insert_columns(line: bytes, values: Mapping[str, bytes]) -> bytes:
         return _inserted(line, values, fields)
     features = {name: value for name, value in values.items() if name not in OF_SAMPLE}
     of_sample = {name: value for name, value in values.items() if name in OF_SAMPLE}
-    found = next((one for one in _X.finditer(line) if line.startswith(x, one.end())), None)
-    if found is not None and x.startswith(b"{"):
-        inner = _inserted(line[found.end() :], features, _fields.decode(x))
-        line = line[: found.end()] + inner
+    match = next((one for one in _X.finditer(line) if line.startswith(x, one.end())), None)
+    if match is not None and x.startswith(b"{"):
+        inner = _inserted(line[match.end() :], features, _fields.decode(x))
+        line = line[: match.end()] + inner
     return _inserted(line, of_sample, fields)
 
 

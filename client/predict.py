@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from dualstream.client.arrow_tables import scores_table
-from dualstream.client.calls import JSON, Call, Next, Steps, asked, model_path
+from dualstream.client.calls import JSON, Call, Next, Steps, model_path, query_of
 from dualstream.client.errors import BadInput, Refused
 from dualstream.client.method import Methods, bodies_ahead, check_table, method
 from dualstream.client.resumable_files import Piece, RowFile
@@ -49,7 +49,7 @@ class PredictMethods(Methods):
         `min_seq` waits until the state has this seq; `version` scores with the version of this
         name. `explain` also returns what each feature contributes, 20 rows a request.
         """
-        query = asked(min_seq=min_seq, version=version, explain=explain)
+        query = query_of(min_seq=min_seq, version=version, explain=explain)
         if is_table(x):
             check_table(x, explain=explain or None, names=names)
             return scores_table((yield from self._predict_bodies(model, bodies_ahead(x), query)))
@@ -97,7 +97,7 @@ class PredictMethods(Methods):
             label = plain(default_label)
         except TypeError as wrong:
             raise BadInput(f"the default label: {wrong}") from None
-        query = asked(
+        query = query_of(
             remember=True,
             # False is a label here, not an absent flag.
             default_label="false" if label is False else label,
@@ -116,7 +116,7 @@ class PredictMethods(Methods):
     ) -> Steps[PredictedMany]:
         """Score rows that are JSON texts, as they are; `remember` as `predict_and_remember`."""
         body = b"[" + b",".join(lines) + b"]"
-        return (yield from self._predict_body(model, JSON, body, asked(remember=remember)))
+        return (yield from self._predict_body(model, JSON, body, query_of(remember=remember)))
 
     def _predict_piece(
         self, model: str, file: RowFile, piece: Piece, query: Mapping[str, str]

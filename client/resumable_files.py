@@ -241,11 +241,11 @@ def _cursor(offset: int, digest: "hashlib._Hash") -> str:
 def _sample(stream: BinaryIO) -> bytes:
     """Size and some bytes of a file. The whole content of a small one."""
     size = stream.seek(0, os.SEEK_END)
-    found = [str(size).encode()]
+    parts = [str(size).encode()]
     for number in range(_SAMPLES):
         stream.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
-        found.append(stream.read(_SAMPLE_BYTES))
-    return b"\0".join(found)
+        parts.append(stream.read(_SAMPLE_BYTES))
+    return b"\0".join(parts)
 
 
 def is_pipe(name: str) -> bool:
@@ -269,9 +269,9 @@ def kind_of(name: str) -> str:
         endings.pop()
     kind = _ENDINGS.get(endings[-1]) if endings else None
     if kind is None:
-        known = ", ".join(sorted(_ENDINGS))
+        supported = ", ".join(sorted(_ENDINGS))
         raise BadInput(
-            f"{name}: unknown file extension; give the format with --format (known: {known})"
+            f"{name}: unknown file extension; give the format with --format (known: {supported})"
         )
     return kind
 
@@ -303,26 +303,27 @@ class _Counted:
         size = size if size > 0 else _PIECE
         # A pipe shall not wait for more than there is.
         read = getattr(self.stream, "read1", self.stream.read)
-        found = self._ahead[:size] or cast(bytes, read(size))
+        data = self._ahead[:size] or cast(bytes, read(size))
         self._ahead = self._ahead[size:]
-        self.count += len(found)
-        return found
+        self.count += len(data)
+        return data
 
 
 def _inflated(stream: _Counted, name: str) -> Iterator[bytes]:
     """Decompressed content; detects the compression by magic bytes. Raises BadInput."""
     begins = stream.peek(6)
-    found = next((ending for ending, magic in _MAGIC.items() if begins.startswith(magic)), "")
+    compression = next((ending for ending, magic in _MAGIC.items() if begins.startswith(magic)), "")
     called = Path(name).suffix.lower()
-    if begins and called in _MAGIC and found != called:
+    if begins and called in _MAGIC and compression != called:
         raise BadInput(f"{name}: the file is not {called} compressed; rename it")
     try:
-        yield from _READERS[found](stream)
+        yield from _READERS[compression](stream)
     except ImportError:
-        raise BadInput(f"{name}: {found} files need zstandard: pip install zstandard") from None
+        needed = "files need zstandard: pip install zstandard"
+        raise BadInput(f"{name}: {compression} {needed}") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as wrong:
-        if found and not (isinstance(wrong, OSError) and wrong.errno):
-            raise BadInput(f"{name}: damaged {found} compression: {wrong}") from None
+        if compression and not (isinstance(wrong, OSError) and wrong.errno):
+            raise BadInput(f"{name}: damaged {compression} compression: {wrong}") from None
         raise
 
 
@@ -412,13 +413,13 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 def _in_thread(items: Iterator[T]) -> "Future[T | None]":
     """The next item, made in a thread; None after the last one."""
-    found: Future[T | None] = Future()
+    future: Future[T | None] = Future()
 
     def make() -> None:
         try:
-            found.set_result(next(items, None))
+            future.set_result(next(items, None))
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     Thread(target=make, daemon=True).start()
-    return found
+    return future

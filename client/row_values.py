@@ -135,9 +135,9 @@ def plain(value: Any) -> Any:
     if type(value).__name__ == "NAType":
         return None
     if hasattr(value, "tolist"):
-        found = value.tolist()
-        if type(found) in _PLAIN and not (type(found) is int and holds_times(value)):
-            return found
+        converted = value.tolist()
+        if type(converted) in _PLAIN and not (type(converted) is int and holds_times(value)):
+            return converted
     raise TypeError(f"{type(value).__name__} is not a number, bool or text: {value!r:.60}")
 
 
@@ -173,10 +173,10 @@ def _is_plain(sample: Mapping[str, Any]) -> bool:
 
 
 def _plain_sample(sample: Mapping[str, Any], row: int, nested: list[str] | None) -> dict[str, Any]:
-    found: list[str] | None = None if nested is None else []
-    fields = dict(sample) | {"x": _plain_row(sample["x"], found)}
-    if found and nested is not None and not nested:
-        nested.append(f"row {row}: {found[0]}")
+    row_nested: list[str] | None = None if nested is None else []
+    fields = dict(sample) | {"x": _plain_row(sample["x"], row_nested)}
+    if row_nested and nested is not None and not nested:
+        nested.append(f"row {row}: {row_nested[0]}")
     for name in ("y", "weight"):
         if name in fields:
             fields[name] = _plain_as("the {}", "label" if name == "y" else name, fields[name])
@@ -249,9 +249,9 @@ def name_of(name: Any) -> str:
     """The name of a feature; a whole number is the index of a column. Raises TypeError."""
     if isinstance(name, str):
         return str.__str__(name)
-    found = name.tolist() if hasattr(name, "tolist") else name
-    if isinstance(found, str) or type(found) is int:
-        return str(found)
+    converted = name.tolist() if hasattr(name, "tolist") else name
+    if isinstance(converted, str) or type(converted) is int:
+        return str(converted)
     raise TypeError(f"a feature's name must be a text, got {type(name).__name__}: {name!r:.60}")
 
 
@@ -272,7 +272,7 @@ def _id(value: Any) -> Any:
         return str(value)
     if type(value).__name__ == "NAType":
         return None
-    found = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(found, bytes | bytearray):
+    converted = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(converted, bytes | bytearray):
         raise TypeError(f"the id {value!r:.60} is bytes; send a text: id.decode()")
-    return found
+    return converted

@@ -61,10 +61,10 @@ def samples_of(
 
 def _column(name: str, values: Any) -> Any:
     """One value per row. Raises BadInput."""
-    found = listed(values)
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
+    column = listed(values)
+    if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise BadInput(f"{name!r} must have one value per row, got {values!r:.60}")
-    return found
+    return column
 
 
 def is_single(x: Any) -> bool:
@@ -142,13 +142,13 @@ def sample(row: Any, y: Any, weight: Any, sample_id: Any) -> dict[str, Any]:
     return {"x": row} | {name: value for name, value in others.items() if value is not None}
 
 
-def sample_of(given: Any) -> Sample:
+def sample_of(item: Any) -> Sample:
     """A sample of a stream: a sample of the API, or a pair (x, y)."""
-    if _is_mapping(given) and "x" in given:
-        return given
-    if isinstance(given, tuple) and len(given) == 2:
-        return {"x": row_of(given[0]), "y": given[1]}
-    raise BadInput(f'a sample must be {{"x": ..., "y": ...}} or a pair (x, y), got {given!r:.60}')
+    if _is_mapping(item) and "x" in item:
+        return item
+    if isinstance(item, tuple) and len(item) == 2:
+        return {"x": row_of(item[0]), "y": item[1]}
+    raise BadInput(f'a sample must be {{"x": ..., "y": ...}} or a pair (x, y), got {item!r:.60}')
 
 
 def _is_mapping(x: Any) -> TypeGuard[Mapping[Any, Any]]:
@@ -164,7 +164,7 @@ def _of_frame(frame: Any, names: Sequence[str] | None) -> Iterator[Any]:
     if names is None and all(isinstance(label, str) for label in labels):
         names = labels
     # Column by column, because each has its own type.
-    columns = [frame.iloc[:, place].tolist() for place in range(len(labels))]
+    columns = [frame.iloc[:, index].tolist() for index in range(len(labels))]
     if not columns:
         return iter([{}] * len(frame))
     return (_named(list(row), names) for row in zip(*columns, strict=True))
@@ -196,8 +196,8 @@ def _of_csr(rows: Any, names: Sequence[str] | None) -> Iterator[dict[str, Any]]:
         raise BadInput(f"the matrix has {rows.shape[1]} columns, but there are {len(called)} names")
     for row in range(rows.shape[0]):
         here = slice(rows.indptr[row], rows.indptr[row + 1])
-        places, values = rows.indices[here].tolist(), rows.data[here].tolist()
-        yield {str(called[place]): value for place, value in zip(places, values, strict=True)}
+        indices, values = rows.indices[here].tolist(), rows.data[here].tolist()
+        yield {str(called[index]): value for index, value in zip(indices, values, strict=True)}
 
 
 def _named(values: list[Any], names: Sequence[str] | None) -> Any:
@@ -215,14 +215,14 @@ def _without_columns(frame: Any, others: dict[str, Any]) -> tuple[Any, dict[str,
     for name, column in called.items():
         if column not in frame.columns:
             raise BadInput(f"the table has no column {column!r} (argument {name!r})")
-    found = {name: frame[column] for name, column in called.items()}
-    return frame.drop(columns=list(called.values())), others | found
+    arguments = {name: frame[column] for name, column in called.items()}
+    return frame.drop(columns=list(called.values())), others | arguments
 
 
 def is_table(x: Any) -> bool:
     """Is this a table that is sent as Arrow? pandas' are sent as JSON lines."""
-    known = (_loaded("pandas", name) for name in ("DataFrame", "Series"))
-    return has_stream(x) and not isinstance(x, tuple(one for one in known if one is not None))
+    classes = (_loaded("pandas", name) for name in ("DataFrame", "Series"))
+    return has_stream(x) and not isinstance(x, tuple(one for one in classes if one is not None))
 
 
 def has_stream(x: Any) -> bool:
@@ -305,8 +305,8 @@ async def bodies_arriving(
 ) -> AsyncIterator[Body]:
     """Bodies of an asynchronous stream of samples."""
     batching = Batching(rows_per_request)
-    async for given in samples:
-        full = batching.add(sample_of(given))
+    async for item in samples:
+        full = batching.add(sample_of(item))
         if full is not None:
             yield full
     last = batching.rest()

@@ -76,8 +76,8 @@ def stored_files(url: str) -> list[StoredFile]:
         name = f"{scheme}://{host_only}{path}{'' if signed else options}"
         return [StoredFile(name, None, lambda _: _downloaded(url))]
     if scheme not in STORES:
-        known = ", ".join(f"{known}://" for known in (*STORES, *WEB))
-        raise BadInput(f"{scheme}:// is no known kind of URL; known: {known}")
+        schemes = ", ".join(f"{name}://" for name in (*STORES, *WEB))
+        raise BadInput(f"{scheme}:// is no known kind of URL; known: {schemes}")
     if scheme == "gs" and _RETRIES not in options:
         options += f"{'&' if options else '?'}{_RETRIES}={_TIMEOUT_S}"
     shown = f"{scheme}://{host_only}{path}"
@@ -87,14 +87,14 @@ def stored_files(url: str) -> list[StoredFile]:
     try:
         # Names of objects are taken as they are; only the URL that pyarrow parses is quoted.
         store, _ = filesystems.FileSystem.from_uri(f"{scheme}://{host}{quote(path)}{options}")
-        found = _listed(filesystems, store, host_only + path)
+        infos = _listed(filesystems, store, host_only + path)
     except (pa.ArrowException, OSError) as wrong:
         raise unreadable(shown, wrong) from None
-    if not found:
+    if not infos:
         raise BadInput(f"no file {'matches ' * has_magic(path)}{shown}")
     return [
         StoredFile(f"{scheme}://{info.path}", info.size, _opener(store, info.path))
-        for info in sorted(found, key=lambda info: str(info.path))
+        for info in sorted(infos, key=lambda info: str(info.path))
     ]
 
 

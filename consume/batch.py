@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dualstream.consume.dead_letters import PAUSED, DeadLetter, reasons
 from dualstream.consume.reader import Message
@@ -16,6 +16,20 @@ UNLISTED = "refused; the server lists the reasons of the first 100 rows of a bat
 def span(rows: Sequence[Row]) -> tuple[str, int, int]:
     """Source, first and last offset: equal for the same rows that are taken again."""
     return rows[0][0].source, rows[0][0].offset, rows[-1][0].offset
+
+
+class CursorMove(NamedTuple):
+    """A move of a source's cursor from `start` to `end`, by the batch of the rows between them.
+
+    lag     rows of the source after them; None if unknown
+    first   does the batch begin a new source?
+    """
+
+    source: str
+    start: int
+    end: int
+    lag: int | None = None
+    first: bool = False
 
 
 class Step(Protocol):
@@ -105,9 +119,9 @@ def outcome_of(rows: Sequence[Row], answer: Learned) -> Outcome:
     errors = reasons(answer.errors or ())
     refused = [(index, reason) for index, reason in errors if not reason.startswith(PAUSED)]
     paused, rejected = len(errors) - len(refused), answer.rejected or 0
-    known = answer.left_out()
-    if answer.duplicate and not known:  # the batch, and not each row by its id
-        known = len(rows) - rejected
+    duplicates = answer.left_out()
+    if answer.duplicate and not duplicates:  # the batch, and not each row by its id
+        duplicates = len(rows) - rejected
     if rejected > len(errors) and isinstance(answer.scores, list):
         left = {index for index, _ in errors} | {one.index for one in answer.duplicates or ()}
         refused += [
@@ -117,4 +131,4 @@ def outcome_of(rows: Sequence[Row], answer: Learned) -> Outcome:
         ]
     letters = [DeadLetter(rows[index][0], reason) for index, reason in refused]
     learned = answer.count if answer.learned is None else answer.learned
-    return Outcome(learned, known, paused, rejected - paused, letters)
+    return Outcome(learned, duplicates, paused, rejected - paused, letters)

@@ -31,11 +31,11 @@ class DeadLetter(NamedTuple):
 
 def reasons(errors: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
     """Index and reason of refused rows of an answer, with the field that is wrong."""
-    found = []
+    pairs = []
     for one in errors:
         field = str(one.get("pointer", "")).partition(f"/{one['index']}")[2].removeprefix("/")
-        found.append((int(one["index"]), f"{field}: {one['reason']}" if field else one["reason"]))
-    return found
+        pairs.append((int(one["index"]), f"{field}: {one['reason']}" if field else one["reason"]))
+    return pairs
 
 
 class DeadLetters(Protocol):
@@ -55,7 +55,7 @@ class LoggedLetters:
     def write(self, letters: Sequence[DeadLetter]) -> None:
         """Log them."""
         for message, reason in letters[: self._shown]:
-            self._log(f"refused: {message.source} offset {message.place}: {reason}")
+            self._log(f"refused: {message.source} offset {message.position}: {reason}")
         if len(letters) > self._shown:
             self._log(f"refused: {len(letters) - self._shown} more of this batch")
 
@@ -101,7 +101,11 @@ class FileLetters:
 
 def _document(letter: DeadLetter) -> dict[str, Any]:
     message, reason = letter
-    document: dict[str, Any] = {"source": message.source, "offset": message.place, "reason": reason}
+    document: dict[str, Any] = {
+        "source": message.source,
+        "offset": message.position,
+        "reason": reason,
+    }
     if message.timestamp_ms is not None:
         document["timestamp"] = datetime.fromtimestamp(message.timestamp_ms / 1000, UTC)
     pairs = [

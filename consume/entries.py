@@ -34,10 +34,10 @@ def entry_id(offset: int) -> str:
 
 def offset_of(id_: str) -> int:
     """The offset of an entry. Raises ValueError for a text that is no id."""
-    found = _ID.fullmatch(id_)
-    if found is None:
+    match = _ID.fullmatch(id_)
+    if match is None:
         raise ValueError(f"{id_!r} is not an entry id")
-    return (int(found[1]) << _SEQ_BITS) + int(found[2])
+    return (int(match[1]) << _SEQ_BITS) + int(match[2])
 
 
 def entry_cursor(offset: int) -> str:
@@ -103,38 +103,38 @@ def _unique(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def _sample(texts: Sequence[tuple[str, str]], is_named: bool) -> dict[str, Any]:
     """A sample from fields y, weight, id, and x or x.NAME; texts are values as in CSV."""
-    given = _unique(texts)
-    named = {name[2:]: text for name, text in given.items() if name.startswith("x.")}
-    for name in given:
+    fields = _unique(texts)
+    named = {name[2:]: text for name, text in fields.items() if name.startswith("x.")}
+    for name in fields:
         if name == "json":
             raise BadMessage("an entry with the field json must have no other field")
         if not name.startswith("x.") and name not in _ONCE:
             raise BadMessage(f"unknown field {quoted(name)}; send x.NAME, y, weight, id, or json")
-    if bool(named) == ("x" in given):
+    if bool(named) == ("x" in fields):
         raise BadMessage("send the features in the field x, or in fields x.NAME")
-    pairs = named.items() if named else _pairs(given["x"])
+    pairs = named.items() if named else _pairs(fields["x"])
     row: dict[str, Any] = {"x": {name: _value(text) for name, text in pairs if text}}
-    if y := given.get("y"):
+    if y := fields.get("y"):
         row["y"] = y if is_named else _value(y)
-    if weight := given.get("weight"):
+    if weight := fields.get("weight"):
         row["weight"] = _number("weight", weight)
-    if id_ := given.get("id"):
+    if id_ := fields.get("id"):
         row["id"] = id_
     return row
 
 
 def _pairs(text: str) -> Iterable[tuple[str, str]]:
     """The features of a text such as 3:1,11:0.5."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         index, colon, value = pair.partition(":")
         if not colon:
             raise BadMessage(f"x: {quoted(pair)} is not index:value")
-        if index in found:
+        if index in pairs:
             raise BadMessage(f"x: index {quoted(index)} is used twice")
         _number(f"x: the value of {quoted(index)}", value)
-        found[index] = value
-    return found.items()
+        pairs[index] = value
+    return pairs.items()
 
 
 def _value(text: str) -> float | bool | str:

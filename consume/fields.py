@@ -49,9 +49,9 @@ class RowFields:
         if bytes(fields.get("x", b"")).startswith(b"{"):  # the form {"x": {...}, "y": 1}
             id_ = id_ or field_at(fields, "id")
             label = label or field_at(fields, "y")
-        return self._given(id_), self._given(label)
+        return self._present(id_), self._present(label)
 
-    def _given(self, value: bytes | None) -> bytes | None:
+    def _present(self, value: bytes | None) -> bytes | None:
         is_text = value is not None and value.startswith((b'"', b"n"))
         if value is None or (is_text and msgspec.json.decode(value) in self._missing):
             return None

@@ -48,10 +48,10 @@ def source_name(topic: str, partition: int) -> str:
     return f"kafka/{topic}/{partition}"
 
 
-def parse_settings(given: Sequence[str]) -> dict[str, str]:
+def parse_settings(options: Sequence[str]) -> dict[str, str]:
     """KEY=VALUE or @FILE options -> librdkafka settings. Raises BadInput."""
     settings: dict[str, str] = {}
-    for one in _lines(given):
+    for one in _lines(options):
         name, sign, value = one.partition("=")
         if not sign:
             raise BadInput(f"--kafka must be KEY=VALUE, such as security.protocol=SSL, got {one!r}")
@@ -61,9 +61,9 @@ def parse_settings(given: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _lines(given: Sequence[str]) -> Iterator[str]:
+def _lines(options: Sequence[str]) -> Iterator[str]:
     """The options, with each @FILE replaced by its lines; # begins a comment line."""
-    for one in given:
+    for one in options:
         if not one.startswith("@"):
             yield one
             continue
@@ -88,8 +88,8 @@ def client_settings(
             said[line] = now
             log(f"Kafka: {line}")
 
-    own = {"bootstrap.servers": brokers, "log_level": 0, "error_cb": on_error}
-    return {**settings, **own}
+    required = {"bootstrap.servers": brokers, "log_level": 0, "error_cb": on_error}
+    return {**settings, **required}
 
 
 class KafkaReader(Reader):
@@ -121,14 +121,14 @@ class KafkaReader(Reader):
         self._kept: list[Message] = []
         """Messages that arrived while reading was paused."""
         self._is_paused = False
-        given = client_settings(brokers, settings, self._note) | {
+        options = client_settings(brokers, settings, self._note) | {
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }
         try:
-            self._consumer = Consumer(given)
+            self._consumer = Consumer(options)
         except (KafkaException, ValueError, TypeError) as wrong:
             raise BadInput(f"--kafka: {error_text(wrong)}") from None
         try:
@@ -145,14 +145,14 @@ class KafkaReader(Reader):
     def _partitions(self, topic: str, brokers: str) -> int:
         """Number of partitions of a topic. Raises ReaderError."""
         try:
-            found = self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+            metadata = self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
         except KafkaException as away:
             self._consumer.poll(0)  # reports the cause
             why = self._last_error.removeprefix("Kafka: ") or error_text(away)
             raise ReaderError(f"no Kafka broker answers at {brokers}: {why}") from None
-        if found.error is not None:
-            raise ReaderError(f"the topic {topic!r} cannot be read: {found.error.str()}")
-        return len(found.partitions)
+        if metadata.error is not None:
+            raise ReaderError(f"the topic {topic!r} cannot be read: {metadata.error.str()}")
+        return len(metadata.partitions)
 
     # -- partitions --------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class KafkaReader(Reader):
     def start(self, source: str, offset: int) -> None:
         """Read the partition from this offset."""
         one = self._assigned[source]
-        place = TopicPartition(one.topic, one.partition, offset)
+        position = TopicPartition(one.topic, one.partition, offset)
         self._next[source] = offset
         self._kept = [message for message in self._kept if message.source != source]
         self._ended.discard(source)
@@ -215,7 +215,7 @@ class KafkaReader(Reader):
         deadline = time.monotonic() + ANSWER_S
         while True:
             try:
-                self._consumer.seek(place)
+                self._consumer.seek(position)
                 break
             except KafkaException as early:
                 # An assignment is applied by another thread of librdkafka.
@@ -223,18 +223,18 @@ class KafkaReader(Reader):
                     raise ReaderError(f"{source}: cannot seek: {error_text(early)}") from None
                 time.sleep(0.005)
         if not self._is_paused:
-            self._consumer.resume([place])
+            self._consumer.resume([position])
 
     def _assign_again(self) -> None:
         """Assign all partitions with their next offsets: librdkafka seeks in no stopped one."""
-        places = {
+        positions = {
             name: TopicPartition(one.topic, one.partition, self._next.get(name, 0))
             for name, one in self._assigned.items()
         }
-        self._consumer.assign(list(places.values()))
-        paused = [name for name in places if self._is_paused or name not in self._next]
+        self._consumer.assign(list(positions.values()))
+        paused = [name for name in positions if self._is_paused or name not in self._next]
         if paused:
-            self._consumer.pause([places[name] for name in paused])
+            self._consumer.pause([positions[name] for name in paused])
 
     def lost(self) -> set[str]:
         """Partitions whose next offset has left the log."""
@@ -248,8 +248,8 @@ class KafkaReader(Reader):
     def lag(self, source: str, offset: int) -> int | None:
         """Offsets up to the end of the partition, as the last fetch has reported it."""
         one = self._assigned.get(source)
-        found = None if one is None else self._consumer.get_watermark_offsets(one, cached=True)
-        return max(0, found[1] - offset) if found and found[1] >= 0 else None
+        watermarks = None if one is None else self._consumer.get_watermark_offsets(one, cached=True)
+        return max(0, watermarks[1] - offset) if watermarks and watermarks[1] >= 0 else None
 
     def check_cursor(self, source: str, cursor: int) -> None:
         """Raise ReaderError if the log ends before the cursor, OSError if Kafka does not answer."""
@@ -271,8 +271,8 @@ class KafkaReader(Reader):
         try:
             if one is None:
                 raise OSError(f"{source}: the partition has moved")
-            place = TopicPartition(one.topic, one.partition, offset)
-            self._consumer.commit(offsets=[place], asynchronous=False)
+            position = TopicPartition(one.topic, one.partition, offset)
+            self._consumer.commit(offsets=[position], asynchronous=False)
         except KafkaException as away:
             raise OSError(f"{source}: cannot commit the offset: {error_text(away)}") from None
 
@@ -300,18 +300,18 @@ class KafkaReader(Reader):
             if message is not None:
                 self._kept += self._messages([message])
 
-    def _messages(self, given: Sequence[KafkaMessage]) -> list[Message]:
-        found = []
+    def _messages(self, received: Sequence[KafkaMessage]) -> list[Message]:
+        messages = []
         following, last, name = self._next, None, ""
-        for one in given:
+        for one in received:
             error = one.error()
             if error is not None:
                 self._on_error(one, error)
                 last = None
                 continue
-            place = one.topic(), one.partition()
-            if place != last:  # fields that all messages of a partition share
-                last, name = place, f"kafka/{place[0]}/{place[1]}"
+            partition = one.topic(), one.partition()
+            if partition != last:  # fields that all messages of a partition share
+                last, name = partition, f"kafka/{partition[0]}/{partition[1]}"
                 self._ended.discard(name)
             if name in following:
                 kind, timestamp = one.timestamp()
@@ -320,10 +320,10 @@ class KafkaReader(Reader):
                 following[name] = offset + 1
                 key: Any = one.key()
                 headers: Any = one.headers() or ()
-                found.append(
+                messages.append(
                     Message(name, offset, value, key, timestamp if kind else None, headers)
                 )
-        return found
+        return messages
 
     def _on_error(self, one: KafkaMessage, error: KafkaError) -> None:
         topic, partition, code = one.topic(), one.partition(), error.code()
@@ -347,10 +347,12 @@ class KafkaReader(Reader):
 def committed_offsets(consumer: Consumer, partitions: list[TopicPartition]) -> dict[str, int]:
     """Committed offsets of the consumer's group, by partition. Raises OSError."""
     try:
-        found = consumer.committed(partitions, timeout=ANSWER_S)
+        positions = consumer.committed(partitions, timeout=ANSWER_S)
     except KafkaException as away:
         raise OSError(f"no committed offsets from Kafka: {error_text(away)}") from None
-    return {source_name(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+    return {
+        source_name(one.topic, one.partition): one.offset for one in positions if one.offset >= 0
+    }
 
 
 def _code(error: KafkaException) -> int | None:

@@ -22,19 +22,19 @@ class KafkaWriter:
         self, brokers: str, topic: str, settings: Mapping[str, str], log: Callable[[str], None]
     ) -> None:
         self._topic = topic
-        given = {"enable.idempotence": True, "message.max.bytes": _MAX_BYTES}
-        given |= client_settings(brokers, settings, log)
-        given["message.timeout.ms"] = DELIVERY_S * 1000
+        options = {"enable.idempotence": True, "message.max.bytes": _MAX_BYTES}
+        options |= client_settings(brokers, settings, log)
+        options["message.timeout.ms"] = DELIVERY_S * 1000
         try:
-            self._producer = Producer(given)
+            self._producer = Producer(options)
         except (KafkaException, ValueError, TypeError) as wrong:
             raise BadInput(f"--kafka: {error_text(wrong)}") from None
         try:
             # To ask a broker for one topic can create it.
-            found = self._producer.list_topics(timeout=ANSWER_S).topics
+            topics = self._producer.list_topics(timeout=ANSWER_S).topics
         except KafkaException as away:
             raise ReaderError(f"no Kafka broker answers at {brokers}: {error_text(away)}") from None
-        if topic not in found:
+        if topic not in topics:
             raise ReaderError(f"the topic {topic!r} does not exist at {brokers}; create it")
 
     def write(self, records: Sequence[Record]) -> list[int]:
@@ -95,7 +95,7 @@ def _record(letter: DeadLetter) -> Record:
     message, reason = letter
     dead = [
         ("dead.source", message.source.encode()),
-        ("dead.offset", str(message.place).encode()),
+        ("dead.offset", str(message.position).encode()),
         ("dead.reason", reason.encode()),
     ]
     return Record(message.value, message.key, [*message.headers, *dead])

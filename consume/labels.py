@@ -72,7 +72,7 @@ class Labels:
 
     def _label(self, server: ModelServer, rows: Sequence[Row], unknown: list[DeadLetter]) -> None:
         """Post the labels of one model."""
-        fields, given = server.fields, list[Row]()
+        fields, labels = server.fields, list[Row]()
         for message, line in rows:
             id_, label = fields.read(line)
             if id_ is None or label is None:
@@ -80,16 +80,16 @@ class Labels:
                 self._letters.append(DeadLetter(message, f"the label has no field {name!r}"))
                 del self._left[message.offset]
             else:
-                given.append((message, b'{"id":%b,"y":%b}' % (id_, label)))
-        for first in range(0, len(given), MAX_ERRORS):  # so that the answer has every error
-            self._label_some(server, given[first : first + MAX_ERRORS], unknown)
+                labels.append((message, b'{"id":%b,"y":%b}' % (id_, label)))
+        for first in range(0, len(labels), MAX_ERRORS):  # so that the answer has every error
+            self._label_some(server, labels[first : first + MAX_ERRORS], unknown)
 
     def _label_some(
-        self, server: ModelServer, given: Sequence[Row], unknown: list[DeadLetter]
+        self, server: ModelServer, labels: Sequence[Row], unknown: list[DeadLetter]
     ) -> None:
         """Post labels as one request."""
         try:
-            answer = server.label([line for _, line in given])
+            answer = server.label([line for _, line in labels])
         except Refused as refused:
             if refused.kind not in _ALL_REFUSED:
                 raise
@@ -100,7 +100,7 @@ class Labels:
         self._counters.duplicates += answer.left_out()
         stay = set[int]()
         for index, reason in reasons(answer.errors or ()):
-            letter = DeadLetter(given[index][0], reason)
+            letter = DeadLetter(labels[index][0], reason)
             if reason.startswith(UNKNOWN):
                 unknown.append(letter)
                 stay.add(letter.message.offset)
@@ -108,6 +108,6 @@ class Labels:
                 self._counters.paused += 1
             else:
                 self._letters.append(letter)
-        for message, _ in given:
+        for message, _ in labels:
             if message.offset not in stay:
                 del self._left[message.offset]

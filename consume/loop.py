@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from dualstream.client import Refused, Unreachable
-from dualstream.consume.batch import Batch, Outcome, Row, Step
+from dualstream.consume.batch import Batch, CursorMove, Outcome, Row, Step
 from dualstream.consume.counters import Counters, Partition
 from dualstream.consume.dead_letters import DeadLetter, DeadLetters, LoggedLetters
 from dualstream.consume.reader import Bounds, Message, Reader, ReaderError, lost_cursor
@@ -106,10 +106,10 @@ class Consumer:
             raise self._fault
         try:
             self._start_sources()
-            found, self._ahead = self._ahead or self._read(self._pause_s()), []
+            messages, self._ahead = self._ahead or self._read(self._pause_s()), []
             self._check_epoch()
             self._note_lag()
-            self._add(found)
+            self._add(messages)
             for batch in list(self._batches.values()):
                 if batch.rows_seen and self._clock() - batch.since >= self._max_wait_s:
                     self._post(batch)
@@ -195,7 +195,7 @@ class Consumer:
     def _move(self, source: str, start: int, end: int) -> None:
         """Move the cursor without rows. Raises Changed if another consumer was faster."""
         try:
-            self._retry(lambda: self._learn_now(source, start, end, (), None))
+            self._retry(lambda: self._learn_now(CursorMove(source, start, end), ()))
         except Refused as refused:
             if refused.kind not in ELSEWHERE:
                 raise
@@ -213,18 +213,18 @@ class Consumer:
 
     def _read(self, seconds: float) -> Read:
         """Read messages, and convert them to rows."""
-        found, line_of = Read(), self._lines.line
+        messages, line_of = Read(), self._lines.line
         for message in self._reader.read(self._max_rows, seconds):
             try:
-                found.append((message, line_of(message)))
+                messages.append((message, line_of(message)))
             except BadMessage as bad:
-                found.append((message, str(bad)))
-        return found
+                messages.append((message, str(bad)))
+        return messages
 
-    def _add(self, found: Read) -> None:
+    def _add(self, messages: Read) -> None:
         """Add messages to the batches of their partitions; post each whenever it is full."""
         now, batch, source = self._clock(), None, ""
-        for message, line in found:
+        for message, line in messages:
             if message.source != source:
                 source = message.source
                 batch = self._batches.get(source)
@@ -249,8 +249,8 @@ class Consumer:
             return
         self._check_first(batch)
         if self._step is not None:
-            step, given = self._step, batch.rows
-            batch.rows, refused_rows = self._retry(lambda: step.take(given))
+            step, rows = self._step, batch.rows
+            batch.rows, refused_rows = self._retry(lambda: step.take(rows))
             batch.bad += refused_rows
         # In this order: a message whose reason is known is in the dead letters before it is passed.
         if batch.bad:
@@ -290,9 +290,9 @@ class Consumer:
 
     def _send(self, source: str, start: int, end: int, rows: Sequence[Row]) -> None:
         """Learn these rows as one append, or as several if the server says it is too large."""
-        lag = self._reader.lag(source, end)
+        move = CursorMove(source, start, end, self._reader.lag(source, end))
         try:
-            outcome = self._retry(lambda: self._learn(source, start, end, rows, lag))
+            outcome = self._retry(lambda: self._learn(move, rows))
         except Refused as refused:
             if refused.kind not in TOO_LARGE or not rows:
                 raise
@@ -305,32 +305,28 @@ class Consumer:
                 outcome = Outcome()
                 outcome.refuse(rows, refused.detail)
                 self._count(source, outcome)
-                self._retry(lambda: self._learn_now(source, start, end, (), lag))
+                self._retry(lambda: self._learn_now(move, ()))
             return
         self._count(source, outcome)
 
-    def _learn(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Outcome:
+    def _learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
         """Learn rows, and read the next ones in the same time."""
         if self._ahead or not self._reader.reads_ahead:
-            return self._learn_now(source, start, end, rows, lag)
+            return self._learn_now(move, rows)
         reading = self._thread.submit(self._read, 0.0)
         try:
-            return self._learn_now(source, start, end, rows, lag)
+            return self._learn_now(move, rows)
         finally:
             try:
                 self._ahead = reading.result()
             except ReaderError as fault:
                 self._fault = fault
 
-    def _learn_now(
-        self, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> Outcome:
+    def _learn_now(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
         """Learn rows; those of a partition without a cursor begin it."""
-        first = self._cursors.get(source) is None
-        outcome = self._server.learn(source, start, end, rows, lag, first)
-        self._cursors[source] = end
+        move = move._replace(first=self._cursors.get(move.source) is None)
+        outcome = self._server.learn(move, rows)
+        self._cursors[move.source] = move.end
         return outcome
 
     def _count(self, source: str, outcome: Outcome) -> None:
@@ -389,7 +385,7 @@ class Consumer:
                     reason = str(away)
                     self._log(f"waiting: {reason}")
                 self.counters.waits += 1
-                asked_s = getattr(away, "retry_after_s", 0.0)
+                retry_after_s = getattr(away, "retry_after_s", 0.0)
             else:
                 if reason:
                     self._log("continues")
@@ -397,7 +393,7 @@ class Consumer:
             if gives_up():
                 raise Changed
             spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads consumers; nothing is secret
-            left_s = max(wait_s * spread, asked_s)
+            left_s = max(wait_s * spread, retry_after_s)
             while left_s > 0:  # in slices, because stop() is to end it
                 self._note_lag()
                 self._reader.keep_alive(min(left_s, SLICE_S))

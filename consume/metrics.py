@@ -30,16 +30,16 @@ def exposition(counters: Counters, model: str, now_ms: float) -> str:
         total = [(of_model, float(getattr(counters, name)))]
         lines += _family(f"dualstream_consume_{name}_total", "counter", meaning, total)
     offsets, rows, seconds = list[Sample](), list[Sample](), list[Sample]()
-    for source, found in sorted(counters.partitions.items()):
+    for source, partition in sorted(counters.partitions.items()):
         labels = of_model | {"source": source}
-        if isinstance(found.offset, int):
-            offsets.append((labels, found.offset))
-        if found.lag_rows is not None:
-            rows.append((labels, found.lag_rows))
-        if found.lag_rows == 0:
+        if isinstance(partition.offset, int):
+            offsets.append((labels, partition.offset))
+        if partition.lag_rows is not None:
+            rows.append((labels, partition.lag_rows))
+        if partition.lag_rows == 0:
             seconds.append((labels, 0.0))
-        elif found.timestamp_ms is not None:
-            seconds.append((labels, max(0.0, (now_ms - found.timestamp_ms) / 1000)))
+        elif partition.timestamp_ms is not None:
+            seconds.append((labels, max(0.0, (now_ms - partition.timestamp_ms) / 1000)))
     lines += _family("dualstream_consume_offset", "gauge", "Next offset to learn.", offsets)
     lines += _family(
         "dualstream_consume_lag_rows", "gauge", "Messages after the next offset.", rows
@@ -53,8 +53,8 @@ def _family(name: str, kind: str, meaning: str, samples: Sequence[Sample]) -> It
     yield f"# HELP {name} {meaning}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples:
-        given = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        yield f"{name}{{{given}}} {value:.17g}"
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        yield f"{name}{{{pairs}}} {value:.17g}"
 
 
 def _escaped(text: str) -> str:
@@ -69,10 +69,10 @@ class MetricsServer:
             timeout = 10
 
             def do_GET(self) -> None:
-                is_known = self.path.partition("?")[0] == "/metrics"
-                body = text().encode() if is_known else b"see /metrics\n"
-                self.send_response(200 if is_known else 404)
-                self.send_header("Content-Type", TEXT if is_known else "text/plain")
+                is_metrics = self.path.partition("?")[0] == "/metrics"
+                body = text().encode() if is_metrics else b"see /metrics\n"
+                self.send_response(200 if is_metrics else 404)
+                self.send_header("Content-Type", TEXT if is_metrics else "text/plain")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

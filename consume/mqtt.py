@@ -23,7 +23,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from dualstream.client import BadInput, Client
-from dualstream.consume.batch import Outcome, Row
+from dualstream.consume.batch import CursorMove, Outcome, Row
 from dualstream.consume.reader import Bounds, Message, ReaderError, StreamReader, check_source
 from dualstream.consume.server import ModelServer
 
@@ -56,10 +56,10 @@ class MqttTopic(NamedTuple):
 def parse_mqtt(url: str) -> MqttTopic:
     """Broker and topic filter of mqtt://HOST:PORT/TOPIC, or of mqtts://. Raises BadInput."""
     scheme, _, rest = url.partition("://")
-    place, _, topic = rest.partition("/")  # a # of the filter begins no fragment
+    authority, _, topic = rest.partition("/")  # a # of the filter begins no fragment
     name = unquote(topic)
     try:
-        parts = urlsplit(f"{scheme}://{place}")
+        parts = urlsplit(f"{scheme}://{authority}")
         port = parts.port or (8883 if scheme == "mqtts" else 1883)
     except ValueError:
         parts, port = urlsplit(""), 0
@@ -90,7 +90,7 @@ class MqttReader(StreamReader):
         check_source(self.source, f"the client id {client_id!r}")
         self._topic, self._log = topic, log
         self._broker = f"{topic.host}:{topic.port}"
-        self._own = re.sub(r"^\$share/[^/]+/", "", topic.filter)
+        self._topic_filter = re.sub(r"^\$share/[^/]+/", "", topic.filter)
         """The filter without the name of a shared subscription."""
         self._changed = Condition()
         """Protects the fields that the thread of the connection sets."""
@@ -141,9 +141,9 @@ class MqttReader(StreamReader):
         session = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         session.SessionExpiryInterval = NEVER
         session.ReceiveMaximum = min(window, MAX_WINDOW)
-        place = self._topic.host, self._topic.port
+        address = self._topic.host, self._topic.port
         try:
-            self._client.connect(*place, clean_start=False, properties=session)
+            self._client.connect(*address, clean_start=False, properties=session)
         except OSError as away:
             raise ReaderError(f"no MQTT broker answers at {self._broker}: {away}") from None
         self._client.loop_start()
@@ -208,7 +208,7 @@ class MqttReader(StreamReader):
 
     def _on_message(self, client: Any, _: Any, message: MQTTMessage) -> None:
         with self._changed:
-            if not topic_matches_sub(self._own, message.topic):
+            if not topic_matches_sub(self._topic_filter, message.topic):
                 self._fail(
                     f"the session of this client id also has the topic {message.topic!r}, of an"
                     " earlier run with other topics; choose another --group"
@@ -257,10 +257,10 @@ class MqttReader(StreamReader):
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) > self._read or self._fault, seconds)
             self._raise_fault()
-            found = list(islice(self._waiting, self._read, self._read + rows))
+            messages = list(islice(self._waiting, self._read, self._read + rows))
             first = self._first + self._read
-            self._read += len(found)
-        return [self._message(first + index, one) for index, one in enumerate(found)]
+            self._read += len(messages)
+        return [self._message(first + index, one) for index, one in enumerate(messages)]
 
     def _message(self, offset: int, one: MQTTMessage) -> Message:
         pairs = getattr(one.properties, "UserProperty", ())
@@ -297,8 +297,8 @@ class MqttReader(StreamReader):
 def _size(message: MQTTMessage) -> int:
     """About the bytes of a message in memory."""
     pairs = getattr(message.properties, "UserProperty", ())
-    own = sum(len(name) + len(value) for name, value in pairs)
-    return len(message.payload) + len(message.topic) + own + MESSAGE_BYTES
+    pairs_size = sum(len(name) + len(value) for name, value in pairs)
+    return len(message.payload) + len(message.topic) + pairs_size + MESSAGE_BYTES
 
 
 class AcknowledgingServer(ModelServer):
@@ -308,16 +308,8 @@ class AcknowledgingServer(ModelServer):
         super().__init__(client, model)
         self._reader = reader
 
-    def learn(
-        self,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        lag: int | None,
-        first: bool = False,
-    ) -> Outcome:
+    def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
         """As of `ModelServer`, then acknowledge the messages."""
-        outcome = super().learn(source, start, end, rows, lag, first)
-        self._reader.acknowledge(end)
+        outcome = super().learn(move, rows)
+        self._reader.acknowledge(move.end)
         return outcome

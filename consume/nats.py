@@ -99,7 +99,7 @@ class NatsReader(StreamReader):
         self._trouble, self._said, self._is_started = "", dict[str, float](), False
         try:
             self._connect(stream.server, user, password)
-            if self._asked(self._bounds) is None:
+            if self._call(self._bounds) is None:
                 raise ReaderError(f"{self.source}: JetStream does not answer: {self._trouble}")
         except BaseException:
             self.close()
@@ -140,7 +140,7 @@ class NatsReader(StreamReader):
 
     def bounds(self, source: str) -> Bounds | None:
         """First sequence number, and the one after the last. None while NATS does not answer."""
-        return self._asked(self._bounds)
+        return self._call(self._bounds)
 
     async def _bounds(self) -> Bounds:
         try:
@@ -169,11 +169,11 @@ class NatsReader(StreamReader):
             self._runner.run(asyncio.sleep(PAUSE_S))
             return []
         start = self._next
-        found = self._asked(lambda: self._fetched(start, rows, max(seconds, MIN_WAIT_S)))
-        if found is None:
+        messages = self._call(lambda: self._fetched(start, rows, max(seconds, MIN_WAIT_S)))
+        if messages is None:
             self._is_stale = True
             self._runner.run(asyncio.sleep(PAUSE_S))
-        return found or []
+        return messages or []
 
     async def _fetched(self, start: int, rows: int, seconds: float) -> list[Message]:
         """The next messages; none if some were lost, or if there are none."""
@@ -183,29 +183,29 @@ class NatsReader(StreamReader):
                 return []
         count = max(1, min(rows, READ_BYTES // self._message_bytes))
         try:
-            given = await self._pull.fetch(count, seconds)
+            received = await self._pull.fetch(count, seconds)
         except TimeoutError:
             await self._check_consumer()
             return []
-        found: list[Message] = []
-        for one in given:
+        messages: list[Message] = []
+        for one in received:
             about = one.metadata
             if about.sequence.consumer != self._delivered + 1:
                 self._is_stale = True  # a delivery was lost
                 break
             self._delivered += 1
-            found.append(self._message(one, about))
+            messages.append(self._message(one, about))
             self._end = about.sequence.stream + 1 + about.num_pending
             self._is_at_end = not about.num_pending
-        numbers = [message.offset for message in found]
+        numbers = [message.offset for message in messages]
         for before, number in zip([start - 1, *numbers], numbers, strict=False):
             if number > before + 1 and (await self._bounds()).first > before + 1:
                 self._lose()
                 return []
         if numbers:
             self._next = numbers[-1] + 1
-            self._message_bytes = max(1, sum(one.size for one in found) // len(found))
-        return found
+            self._message_bytes = max(1, sum(one.size for one in messages) // len(messages))
+        return messages
 
     async def _subscribe(self, start: int) -> None:
         """Let the server make a consumer, unless messages were lost."""
@@ -258,7 +258,7 @@ class NatsReader(StreamReader):
         offset, key = about.sequence.stream, one.subject.encode()
         return Message(self.source, offset, one.data, key, time_ms, headers)
 
-    def _asked(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+    def _call(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """The answer; None while NATS does not answer. Raises ReaderError for other errors."""
         try:
             return self._runner.run(call())
@@ -273,8 +273,8 @@ class NatsReader(StreamReader):
     def keep_alive(self, seconds: float) -> None:
         """Wait, and count the messages that are added."""
         self._runner.run(asyncio.sleep(seconds))
-        if self._client.is_connected and (found := self._asked(self._bounds)) is not None:
-            self._end = found.end
+        if self._client.is_connected and (bounds := self._call(self._bounds)) is not None:
+            self._end = bounds.end
 
     def close(self) -> None:
         """Delete the consumer, and close the connection."""

@@ -33,7 +33,7 @@ class KafkaProgress:
     ) -> None:
         self._topic, self._cursors = topic, cursors or self._committed
         # The group is never joined: partitions are assigned by hand.
-        own = {
+        options = {
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -41,7 +41,7 @@ class KafkaProgress:
             "fetch.wait.max.ms": 10,
             "queued.min.messages": 1,
         }
-        self._consumer = Consumer(client_settings(brokers, settings, log) | own)
+        self._consumer = Consumer(client_settings(brokers, settings, log) | options)
         try:
             self._partitions()
         except OSError as away:
@@ -51,18 +51,18 @@ class KafkaProgress:
     def _partitions(self) -> list[str]:
         """Names of the partitions. Raises OSError."""
         try:
-            found = self._consumer.list_topics(self._topic, timeout=ANSWER_S).topics[self._topic]
+            metadata = self._consumer.list_topics(self._topic, timeout=ANSWER_S).topics[self._topic]
         except KafkaException as away:
             raise OSError(f"no answer from Kafka: {error_text(away)}") from None
-        if found.error is not None:
-            raise OSError(f"the topic {self._topic!r} cannot be read: {found.error.str()}")
-        return [source_name(self._topic, number) for number in sorted(found.partitions)]
+        if metadata.error is not None:
+            raise OSError(f"the topic {self._topic!r} cannot be read: {metadata.error.str()}")
+        return [source_name(self._topic, number) for number in sorted(metadata.partitions)]
 
     def _committed(self) -> dict[str, int]:
-        places = [
+        partitions = [
             TopicPartition(self._topic, int(name.rpartition("/")[2])) for name in self._partitions()
         ]
-        return committed_offsets(self._consumer, places)
+        return committed_offsets(self._consumer, partitions)
 
     def ends(self) -> dict[str, int]:
         """Offset of the next message to be written, by partition. Raises OSError."""

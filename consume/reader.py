@@ -29,7 +29,7 @@ class Message(Struct, frozen=True, gc=False):
     """The offset as the source writes it, if not as a number."""
 
     @property
-    def place(self) -> int | str:
+    def position(self) -> int | str:
         """The offset as the source writes it."""
         return self.offset if self.id is None else self.id
 

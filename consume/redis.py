@@ -132,36 +132,36 @@ class RedisReader(StreamReader):
         self._entry_bytes = READ_BYTES // _FIRST_ENTRIES
         self._trouble = ""
         deadline = time.monotonic() + START_S
-        while (found := self._asked(self._info)) is None:
+        while (info := self._call(self._info)) is None:
             if time.monotonic() > deadline:
                 where = without_user(stream.database)
                 raise ReaderError(f"no Redis answers at {where}: {self._trouble}")
             time.sleep(PAUSE_S)
         self._log = log
-        if not found.end:
+        if not info.end:
             log(f"{self.source}: the stream has no entries yet; waiting for the first one")
 
     # -- the stream --------------------------------------------------------------------------------
 
     def bounds(self, source: str) -> Bounds | None:
         """Offsets of the first entry, and after the last one. None while Redis does not answer."""
-        found = self._asked(self._info)
-        if found is None:
+        info = self._call(self._info)
+        if info is None:
             return None
-        return Bounds(found.first, found.end, found.added - found.length)
+        return Bounds(info.first, info.end, info.added - info.length)
 
     def start(self, source: str, offset: int) -> None:
         """Read from this offset."""
         self._next, self._learned, self._read = offset, offset, []
         self._rank, self._is_lost, self._is_at_end = None, False, False
         self._has_next = False
-        found = self._asked(self._info)
-        if found is None:
+        info = self._call(self._info)
+        if info is None:
             return
-        self._added = found.added
-        self._has_next = offset == found.first and found.length > 0
-        if offset in (found.first, found.end):
-            self._rank = found.added - (found.length if offset == found.first else 0)
+        self._added = info.added
+        self._has_next = offset == info.first and info.length > 0
+        if offset in (info.first, info.end):
+            self._rank = info.added - (info.length if offset == info.first else 0)
         elif offset <= MIN_OFFSET:
             self._rank = 0
 
@@ -199,12 +199,12 @@ class RedisReader(StreamReader):
 
     def read(self, rows: int, seconds: float) -> list[Message]:
         """Up to `rows` entries, after at most `seconds`."""
-        found = self._entries(rows)
-        if found or self._is_lost:
-            return found
+        messages = self._entries(rows)
+        if messages or self._is_lost:
+            return messages
         if not self._is_at_end:  # not started, or no answer
             time.sleep(PAUSE_S)
-        elif self._asked(lambda: self._is_added(max(seconds, MIN_BLOCK_S))):
+        elif self._call(lambda: self._is_added(max(seconds, MIN_BLOCK_S))):
             return self._entries(rows)
         return []
 
@@ -220,7 +220,7 @@ class RedisReader(StreamReader):
         if start is None:
             return []
         count = max(1, min(rows, READ_BYTES // self._entry_bytes))
-        answer = self._asked(lambda: self._info_and_entries(start, count))
+        answer = self._call(lambda: self._info_and_entries(start, count))
         if answer is None:
             return []
         info, entries = answer
@@ -277,7 +277,7 @@ class RedisReader(StreamReader):
                 raise answer
         return _parse_info(info), entries
 
-    def _asked(self, call: Callable[[], T]) -> T | None:
+    def _call(self, call: Callable[[], T]) -> T | None:
         """The answer; None while Redis does not answer, which is logged once.
 
         Raises ReaderError for an error that waiting does not mend.
@@ -302,9 +302,9 @@ class RedisReader(StreamReader):
     def keep_alive(self, seconds: float) -> None:
         """Wait, and count the entries that are added."""
         time.sleep(seconds)
-        found = self._asked(self._info)
-        if found is not None:  # fewer are those of another stream, which `read` finds
-            self._added = max(self._added, found.added)
+        info = self._call(self._info)
+        if info is not None:  # fewer are those of another stream, which `read` finds
+            self._added = max(self._added, info.added)
 
     def close(self) -> None:
         """Close the connection."""
@@ -313,13 +313,13 @@ class RedisReader(StreamReader):
 
 def _parse_info(answer: Sequence[Any]) -> Info:
     """Raises ReaderError for a Redis before 7, which does not count added entries."""
-    given = dict(zip(answer[::2], answer[1::2], strict=True))
-    if b"entries-added" not in given:
+    fields = dict(zip(answer[::2], answer[1::2], strict=True))
+    if b"entries-added" not in fields:
         raise ReaderError("this Redis is too old to read streams from; use Redis 7 or newer")
-    last, first = offset_of(given[b"last-generated-id"].decode()), given[b"first-entry"]
+    last, first = offset_of(fields[b"last-generated-id"].decode()), fields[b"first-entry"]
     end = last + 1 if last else 0
     begin = offset_of(first[0].decode()) if first else end
-    return Info(begin, end, given[b"entries-added"], given[b"length"])
+    return Info(begin, end, fields[b"entries-added"], fields[b"length"])
 
 
 class RedisLetters:
@@ -341,14 +341,14 @@ class RedisLetters:
         try:
             with self._client.pipeline() as transaction:
                 for message, reason in letters:
-                    own = ("dead.source", message.source, "dead.id", message.place)
+                    origin = ("dead.source", message.source, "dead.id", message.position)
                     fields = [
                         text
                         for name, value in message.headers
                         for text in (name.encode(errors="surrogateescape"), value or b"")
                     ]
-                    given = (*own, "dead.reason", reason, *fields)
-                    transaction.execute_command("XADD", self._name, "*", *given)
+                    arguments = (*origin, "dead.reason", reason, *fields)
+                    transaction.execute_command("XADD", self._name, "*", *arguments)
                 transaction.execute()
         except RedisError as wrong:
             raise OSError(f"cannot write to the stream {self._name!r}: {wrong}") from None

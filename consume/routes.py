@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dualstream.client import BadInput, Refused
-from dualstream.consume.batch import Outcome, Row
+from dualstream.consume.batch import CursorMove, Outcome, Row
 from dualstream.consume.dead_letters import DeadLetter
 from dualstream.consume.fields import read_field
 from dualstream.consume.reader import ReaderError, lost_cursor
@@ -70,32 +70,24 @@ class RoutedModels:
     def refusal(self, rows: Sequence[Row]) -> None:
         """Unknown: each model refuses its own."""
 
-    def learn(
-        self,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        lag: int | None,
-        first: bool = False,
-    ) -> Outcome:
-        """Learn rows, model by model, then commit `end`. Resumes after a failure.
+    def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
+        """Learn rows, model by model, then commit the end. Resumes after a failure.
 
         Raises Refused of a kind in ELSEWHERE if a model's cursor has moved back or is lost, after
         an earlier offset is committed: the partition must be read again from there.
         """
-        if self._batch != (source, start, end):
-            self._batch, self._done, self._outcome = (source, start, end), set(), Outcome()
-        found = self._by_model(rows)
-        for model in [*found, *self._taken.get(source, ())]:
+        source = move.source
+        if self._batch != move[:3]:
+            self._batch, self._done, self._outcome = move[:3], set(), Outcome()
+        groups = self._by_model(rows)
+        for model in [*groups, *self._taken.get(source, ())]:
             if model not in self._done:
-                given = found.get(model, [])
-                learn = partial(self._learn, model, source, start, end, given, lag)
-                reason = self._attempt(model, source, learn)
+                group = groups.get(model, [])
+                reason = self._attempt(model, source, partial(self._learn, model, move, group))
                 if reason is not None:
-                    self._outcome.refuse(given, reason)
+                    self._outcome.refuse(group, reason)
                 self._done.add(model)
-        self._offsets.commit(source, end)
+        self._offsets.commit(source, move.end)
         self._taken.pop(source, None)
         if len(self._models) > MAX_MODELS:
             self._models.clear()
@@ -111,13 +103,13 @@ class RoutedModels:
         `call` is repeated if its model does not exist and is created.
         """
         passed, letters = 0, list[DeadLetter]()
-        for model, given in self._by_model(rows).items():
-            source = given[0][0].source
-            reason = self._attempt(model, source, partial(self._take, model, source, given, call))
+        for model, group in self._by_model(rows).items():
+            source = group[0][0].source
+            reason = self._attempt(model, source, partial(self._take, model, source, group, call))
             if reason is None:
-                passed += self._passed(model, source, given)
+                passed += self._passed(model, source, group)
             else:
-                letters += [DeadLetter(message, reason) for message, _ in given]
+                letters += [DeadLetter(message, reason) for message, _ in group]
         return passed, letters
 
     def _take(
@@ -134,20 +126,20 @@ class RoutedModels:
 
     def _by_model(self, rows: Sequence[Row]) -> dict[str, list[Row]]:
         """Each model's rows. Rows without a model have the id of their reason."""
-        found: dict[str, list[Row]] = {}
+        groups: dict[str, list[Row]] = {}
         for row in rows:
-            found.setdefault(self._model_of(row), []).append(row)
-        return found
+            groups.setdefault(self._model_of(row), []).append(row)
+        return groups
 
     def _model_of(self, row: Row) -> str:
         """Id of the row's model; a text that is no id says what is wrong with the row."""
         message, line = row
         if self._route.startswith(_VALUE):
-            given = read_field(line, self._route.removeprefix(_VALUE)) or b"null"
+            text = read_field(line, self._route.removeprefix(_VALUE)) or b"null"
             try:
-                value = msgspec.json.decode(given, type=str | int | None)
+                value = msgspec.json.decode(text, type=str | int | None)
             except msgspec.ValidationError:  # another type, or a number that is out of range
-                return self._no_id(given.decode())
+                return self._no_id(text.decode())
         else:
             try:
                 value = field_of(message, self._route)
@@ -180,16 +172,14 @@ class RoutedModels:
             raise
         return None
 
-    def _learn(
-        self, model: str, source: str, start: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> None:
-        """Learn the rows of one model that are not before its cursor, which moves to `end`."""
-        cursor = self._cursor(model, source)
-        passed = self._passed(model, source, rows)
-        first = start if cursor is None else cursor
-        if first < end:
-            self._post(model, source, first, end, rows[passed:], lag)
-            self._cursors[model, source] = end
+    def _learn(self, model: str, move: CursorMove, rows: Sequence[Row]) -> None:
+        """Learn the rows of one model that are not before its cursor, which moves to the end."""
+        cursor = self._cursor(model, move.source)
+        passed = self._passed(model, move.source, rows)
+        start = move.start if cursor is None else cursor
+        if start < move.end:
+            self._post(model, move._replace(start=start), rows[passed:])
+            self._cursors[model, move.source] = move.end
         self._outcome.duplicates += passed
 
     def _move_back(self, model: str, source: str, refused: Refused) -> None:
@@ -239,25 +229,23 @@ class RoutedModels:
             self._models[model] = self._make(model)
         return self._models[model]
 
-    def _post(
-        self, model: str, source: str, first: int, end: int, rows: Sequence[Row], lag: int | None
-    ) -> None:
+    def _post(self, model: str, move: CursorMove, rows: Sequence[Row]) -> None:
         """Learn rows as one append, or as several if the server says it is too large."""
-        is_new = self._cursor(model, source) is None
+        move = move._replace(first=self._cursor(model, move.source) is None)
         try:
-            self._outcome.add(self._model(model).learn(source, first, end, rows, lag, is_new))
+            self._outcome.add(self._model(model).learn(move, rows))
         except Refused as refused:
             if refused.kind not in TOO_LARGE:
                 raise
             if len(rows) > 1:
                 middle = len(rows) // 2
                 cut = rows[middle][0].offset
-                self._post(model, source, first, cut, rows[:middle], lag)
-                self._cursors[model, source] = cut
-                self._post(model, source, cut, end, rows[middle:], lag)
+                self._post(model, move._replace(end=cut), rows[:middle])
+                self._cursors[model, move.source] = cut
+                self._post(model, move._replace(start=cut), rows[middle:])
             else:
                 self._outcome.refuse(rows, refused.detail)
-                self._model(model).learn(source, first, end, (), lag, is_new)
+                self._model(model).learn(move, ())
 
 
 def check_route(route: str) -> None:

@@ -65,15 +65,15 @@ class RowLines:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             value = _framed_row(value)
         if self._columns:
-            value = _with_fields(value, self._found(message))
+            value = _with_fields(value, self._added(message))
         if _LINE_FEED in value or _RETURN in value:
             value = msgspec.json.format(value, indent=-1)
         return value.strip()
 
-    def _found(self, message: Message) -> dict[str, Any]:
+    def _added(self, message: Message) -> dict[str, Any]:
         """The columns that this message has."""
-        found = {name: field_of(message, field) for name, field in self._columns.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        columns = {name: field_of(message, field) for name, field in self._columns.items()}
+        return {name: value for name, value in columns.items() if value is not None}
 
 
 def _framed_row(value: bytes) -> bytes:
@@ -111,28 +111,28 @@ def _fault(value: bytes) -> str:
 
 def field_of(message: Message, field: str) -> str | int | None:
     """A field of the message itself; None if it has none. Raises BadMessage if it is not UTF-8."""
-    found: bytes | None = None
+    text: bytes | None = None
     if field == "offset":
-        return message.place
+        return message.position
     if field == "timestamp":
         return None if message.timestamp_ms is None else _time(message.timestamp_ms)
     if field == "key":
-        found = message.key
+        text = message.key
     else:
         # As in Kafka's own tools, the last header of a name counts.
         for name, value in message.headers:
             if name == field.removeprefix(_HEADERS):
-                found = value
+                text = value
     try:
-        return None if found is None else found.decode()
+        return None if text is None else text.decode()
     except UnicodeDecodeError:
         raise BadMessage(f"the {field} of the message is not UTF-8") from None
 
 
-def parse_columns(given: Sequence[str]) -> dict[str, str]:
+def parse_columns(options: Sequence[str]) -> dict[str, str]:
     """FIELD=COLUMN options -> field by column. Raises BadInput."""
     columns: dict[str, str] = {}
-    for one in given:
+    for one in options:
         field, sign, column = one.partition("=")
         if not sign or not column:
             raise BadInput(f"--column must be FIELD=COLUMN, such as key=user, got {one!r}")
@@ -153,21 +153,21 @@ def _time(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _with_fields(value: bytes, found: dict[str, Any]) -> bytes:
+def _with_fields(value: bytes, columns: dict[str, Any]) -> bytes:
     """Add columns to the row: of a flat row as they are, next to `x` as features.
 
     Raises BadMessage if the row has such a column.
     """
     fields = _fields.decode(value)
     x, inner = bytes(fields.get("x", b"")), fields
-    features = [name for name in found if name not in OF_SAMPLE]
+    features = [name for name in columns if name not in OF_SAMPLE]
     if x.startswith(b"[") and features:
         raise BadMessage(f"x is a list, which takes no column {features[0]!r}")
     if x.startswith(b"{"):
         inner = _fields.decode(x)
-    for name in found:
+    for name in columns:
         if name in (inner if name in features else fields):
             raise BadMessage(f"the row has the column {name!r} already")
     return insert_columns(
-        value, {name: msgspec.json.encode(value) for name, value in found.items()}
+        value, {name: msgspec.json.encode(value) for name, value in columns.items()}
     )

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, Self
 
-from msgspec.structs import replace
-
 from dualstream.client import BadInput, Client, Learned, PredictedMany, Refused, Source
-from dualstream.consume.batch import Outcome, Row, outcome_of
+from dualstream.consume.batch import CursorMove, Outcome, Row, outcome_of
 from dualstream.consume.dead_letters import DeadLetter, reasons
 from dualstream.consume.entries import EntryLines, entry_cursor, entry_offset
 from dualstream.consume.fields import RowFields
@@ -25,16 +23,8 @@ class Server(Protocol):
         """The cursors."""
         ...
 
-    def learn(
-        self,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        lag: int | None,
-        first: bool = False,
-    ) -> Outcome:
-        """Learn rows and move the cursor from `start` to `end`; `first` begins a new source."""
+    def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
+        """Learn rows and move the cursor."""
         ...
 
     def set_source(self, source: str, offset: int) -> None:
@@ -83,37 +73,30 @@ class ModelServer:
     def sources(self) -> dict[str, int]:
         """Offsets of the model's cursors. Raises BadInput for a server without sources."""
         try:
-            found = self._client.sources(self._model)
+            cursors = self._client.sources(self._model)
         except Refused as refused:
             if refused.kind == "not-found":
                 raise BadInput("the server is too old: it has no sources; upgrade it") from None
             raise
-        offsets = {one.name: self._offset(one.name, one.next) for one in found}
+        offsets = {one.name: self._offset(one.name, one.next) for one in cursors}
         return {name: offset for name, offset in offsets.items() if offset is not None}
 
-    def learn(
-        self,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        lag: int | None,
-        first: bool = False,
-    ) -> Outcome:
-        """Learn rows and move the cursor from `start` to `end`, in one step.
+    def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
+        """Learn rows and move the cursor, in one step.
 
         Raises BadInput if the cursor was set to something that is no offset.
         """
-        batch = replace(self._batch(source, start, end, lag), first=first)
         lines = b"\n".join(line for _, line in rows)
         try:
-            answer = self._client.learn_lines(self._model, lines, source=batch, scores=True)
+            answer = self._client.learn_lines(
+                self._model, lines, source=self._batch(move), scores=True
+            )
         except Refused as refused:
             cursor: Any = refused.problem.get("cursor")
-            if refused.kind == "source-moved" and self._offset(source, cursor) is None:
+            if refused.kind == "source-moved" and self._offset(move.source, cursor) is None:
                 raise BadInput(
-                    f"the cursor of {source} is {cursor!r}, not an offset; set it to the next one:"
-                    f" dualstream sources {self._model} --set {source}=OFFSET"
+                    f"the cursor of {move.source} is {cursor!r}, not an offset; set it to the next"
+                    f" one: dualstream sources {self._model} --set {move.source}=OFFSET"
                 ) from None
             raise
         return outcome_of(rows, answer)
@@ -145,8 +128,8 @@ class ModelServer:
         """The offset of a cursor; None for a cursor of another kind."""
         return cursor if isinstance(cursor, int) else None
 
-    def _batch(self, source: str, start: int, end: int, lag: int | None) -> Source:
-        return Source(source, start, end - 1, lag=lag)
+    def _batch(self, move: CursorMove) -> Source:
+        return Source(move.source, move.start, move.end - 1, lag=move.lag, first=move.first)
 
 
 class EntryServer(ModelServer):
@@ -167,5 +150,6 @@ class EntryServer(ModelServer):
     def _offset(self, source: str, cursor: int | str) -> int | None:
         return entry_offset(source, cursor) if source == self._source else None
 
-    def _batch(self, source: str, start: int, end: int, lag: int | None) -> Source:
-        return Source(source, entry_cursor(start), next=entry_cursor(end), lag=lag)
+    def _batch(self, move: CursorMove) -> Source:
+        start, end = entry_cursor(move.start), entry_cursor(move.end)
+        return Source(move.source, start, next=end, lag=move.lag, first=move.first)

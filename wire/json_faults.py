@@ -9,8 +9,8 @@ def json_fault(text: bytes, reason: str) -> str:
     """The reason of msgspec, which calls half of a surrogate pair a truncated input."""
     if "truncated" not in reason and "surrogate" not in reason:
         return reason
-    found = _HALF_CHARACTER.search(text)
-    if found is None:
+    match = _HALF_CHARACTER.search(text)
+    if match is None:
         return reason
-    escape = found.group().decode()
-    return f"{escape} is half of a surrogate pair (byte {found.start()}); send the whole character"
+    escape = match.group().decode()
+    return f"{escape} is half of a surrogate pair (byte {match.start()}); send the whole character"

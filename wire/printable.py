@@ -14,7 +14,7 @@ _IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 def printable(text: str) -> str:
     """The text as one line, with escapes as Python writes them: `\\x1b`, `\\n`."""
-    return _IN_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+    return _IN_LINE.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def printable_lines(text: str) -> str:
@@ -24,7 +24,7 @@ def printable_lines(text: str) -> str:
 
 def printable_json(document: str) -> str:
     """The same JSON, with control characters in its texts as `\\u009b`."""
-    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def _escape_for(error: UnicodeError) -> tuple[str, int]:

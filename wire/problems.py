@@ -29,11 +29,11 @@ def beginning(text: str) -> str:
     return text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + _ELLIPSIS
 
 
-def quoted(given: object) -> str:
+def quoted(value: object) -> str:
     """Python representation of a client's input, shortened to MAX_QUOTED characters."""
-    if isinstance(given, str) and len(given) > MAX_QUOTED:
-        return repr(given[:MAX_QUOTED]) + _ELLIPSIS
-    return repr(given) if isinstance(given, str) else beginning(repr(given))
+    if isinstance(value, str) and len(value) > MAX_QUOTED:
+        return repr(value[:MAX_QUOTED]) + _ELLIPSIS
+    return repr(value) if isinstance(value, str) else beginning(repr(value))
 
 
 def shortened(text: str) -> str:

@@ -19,7 +19,7 @@ MAX_OFFSET = 10**15 - 1
 """Largest integer of RFC 8941."""
 Offset: TypeAlias = int | str
 
-_KNOWN = ("from", "to", "next", "lag", "first")
+_NAMES = ("from", "to", "next", "lag", "first")
 _TOKEN = re.compile(r"[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*")
 _STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _INTEGER = re.compile(r"-?[0-9]{1,15}(?![0-9.])")
@@ -59,9 +59,9 @@ class Source(Struct, frozen=True):
     def header(self) -> str:
         """The value of the header. Raises ValueError, as `check_source`."""
         check_source(self)
-        given = {"from": self.from_, "to": self.to, "next": self.next, "lag": self.lag}
+        fields = {"from": self.from_, "to": self.to, "next": self.next, "lag": self.lag}
         parameters = [
-            f"; {name}={_serialized(value)}" for name, value in given.items() if value is not None
+            f"; {name}={_serialized(value)}" for name, value in fields.items() if value is not None
         ]
         return _serialized(self.name) + "".join(parameters) + "; first" * self.first
 
@@ -110,47 +110,47 @@ def parse_source(header: bytes) -> Source:
         text = header.decode("ascii").strip(" ")
     except UnicodeDecodeError:
         raise ValueError("it must be ASCII") from None
-    if found := _TOKEN.match(text):
-        name, at = found[0], found.end()
+    if match := _TOKEN.match(text):
+        name, at = match[0], match.end()
     else:
         needed = "the source's name must be a token or"
         quoted, at = _item(text, 0, needed)
         if not isinstance(quoted, str):
             raise ValueError(f'{needed} a text in "quotes", got {quoted}')
         name = quoted
-    given: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for key, value in _parameters(text, at):
-        if key not in _KNOWN:
-            raise ValueError(f"unknown parameter {key[:40]!r}; known: {', '.join(_KNOWN)}")
-        if key in given:
+        if key not in _NAMES:
+            raise ValueError(f"unknown parameter {key[:40]!r}; known: {', '.join(_NAMES)}")
+        if key in parameters:
             raise ValueError(f"the parameter {key} is repeated")
-        given[key] = value
-    if "from" not in given:
+        parameters[key] = value
+    if "from" not in parameters:
         raise ValueError("the parameter from, the first offset of the batch, is missing")
-    given["from_"] = given.pop("from")
-    source = Source(name, **given)
+    parameters["from_"] = parameters.pop("from")
+    source = Source(name, **parameters)
     check_source(source)  # refuses values of another type
     return source
 
 
 def _parameters(text: str, at: int) -> Iterator[tuple[str, Offset]]:
     while at < len(text):
-        found = _PARAMETER.match(text, at)
-        if found is None:
+        match = _PARAMETER.match(text, at)
+        if match is None:
             raise ValueError(f'{text[at : at + 20]!r} is not a parameter as in "; from=100"')
-        needed = f"{found[1]} must be an integer of up to 15 digits or"
-        value, at = _item(text, found.end(), needed) if found[2] else (True, found.end())
-        yield found[1], value
+        needed = f"{match[1]} must be an integer of up to 15 digits or"
+        value, at = _item(text, match.end(), needed) if match[2] else (True, match.end())
+        yield match[1], value
 
 
 def _item(text: str, at: int, needed: str) -> tuple[Offset, int]:
     """The string, integer or boolean at this index, and the index after it."""
-    if found := _STRING.match(text, at):
-        return re.sub(r"\\(.)", r"\1", found[1]), found.end()
-    if found := _INTEGER.match(text, at):
-        return int(found[0]), found.end()
-    if found := _BOOLEAN.match(text, at):
-        return found[1] == "1", found.end()
+    if match := _STRING.match(text, at):
+        return re.sub(r"\\(.)", r"\1", match[1]), match.end()
+    if match := _INTEGER.match(text, at):
+        return int(match[0]), match.end()
+    if match := _BOOLEAN.match(text, at):
+        return match[1] == "1", match.end()
     raise ValueError(f'{needed} a text in "quotes", got {text[at : at + 20]!r}')
 
 

@@ -45,12 +45,12 @@ def number_of(text: str) -> float | int | None:
     becomes infinite.
     """
     text = text.strip(_BLANKS)
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         if _NOT_FINITE.fullmatch(text):
             raise BadValue(f"{text} is not a finite number; leave a missing value out")
         return None
-    whole, point, exponent = found.groups()
+    whole, point, exponent = match.groups()
     if whole and not point and not exponent and len(whole) <= _MAX_DIGITS:
         return int(text)
     return float(text)

@@ -59,7 +59,7 @@ class Totals:
                     error["line"] += line
         if answer.duplicates is not UNSET:
             answer.duplicates = [
-                Duplicate(found.index + self.rows, found.seq) for found in answer.duplicates
+                Duplicate(one.index + self.rows, one.seq) for one in answer.duplicates
             ]
         self.add(answer, rows)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dualstream.client import PredictedMany, Refused, Unreachable
-from dualstream.consume.batch import Outcome, Row, outcome_of
+from dualstream.consume.batch import CursorMove, Outcome, Row, outcome_of
 from dualstream.consume.fields import RowFields
 from dualstream.consume.reader import Bounds, Message, Reader, Record
 from dualstream.wire.schemas import Duplicate, Learned
@@ -141,15 +141,8 @@ class FakeServer:
     def set_source(self, source: str, offset: int) -> None:
         self.cursors[source] = offset
 
-    def learn(
-        self,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        lag: int | None,
-        first: bool = False,
-    ) -> Outcome:
+    def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
+        source, start, end, lag, first = move
         lines = [line for _, line in rows]
         self.requests.append((source, start, end, len(lines)))
         self.lags.append(lag)

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dualstream.client import BadInput, Client
-from dualstream.consume.batch import Outcome, Row
+from dualstream.consume.batch import CursorMove, Outcome, Row
 from dualstream.consume.loop import Consumer
 from dualstream.consume.mqtt import MqttReader, parse_mqtt
 from dualstream.consume.reader import Message, ReaderError
@@ -58,17 +58,9 @@ class Server(FakeServer):
 
     reader: MqttReader
 
-    def learn(
-        self,
-        source: str,
-        start: int,
-        end: int,
-        rows: Sequence[Row],
-        lag: int | None,
-        first: bool = False,
-    ) -> Outcome:
-        outcome = super().learn(source, start, end, rows, lag, first)
-        self.reader.acknowledge(end)
+    def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
+        outcome = super().learn(move, rows)
+        self.reader.acknowledge(move.end)
         return outcome
 
 

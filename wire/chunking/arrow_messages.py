@@ -30,11 +30,11 @@ def streams_in(body: bytes) -> list[tuple[int, int]]:
     no stream; 415 for compressed buffers.
     """
     check_is_no_file(body)
-    found: list[tuple[int, int]] = []
+    streams: list[tuple[int, int]] = []
     start = p = 0
     is_open = False
     while p < len(body):
-        is_after_the_end = bool(found) and not is_open
+        is_after_the_end = bool(streams) and not is_open
         try:
             message = message_at(body, p)
             is_whole = message is not None and message.end <= len(body)
@@ -47,13 +47,13 @@ def streams_in(body: bytes) -> list[tuple[int, int]]:
             raise _after_the_end() if is_after_the_end else _damaged() from None
         if message.kind == SCHEMA:
             if is_open:
-                found.append((start, p))
+                streams.append((start, p))
             start, is_open = p, True
         p = message.end
         if message.kind == END:
-            found.append((start, p))
+            streams.append((start, p))
             is_open = False
-    return [*found, (start, p)] if is_open or not found else found
+    return [*streams, (start, p)] if is_open or not streams else streams
 
 
 def check_is_no_file(body: bytes | memoryview) -> None:
@@ -127,9 +127,9 @@ def _message_in(buffer: ChunkBuffer, p: int, stop: int | None = None) -> Message
     """As `message_at`, in the buffer up to `stop`; joins only the metadata of most messages."""
     stop = buffer.size if stop is None else stop
     for end in (min(p + _HEAD_BYTES, stop), stop):
-        found = message_at(buffer.between(p, end), 0)
-        if found is not None:
-            return found._replace(end=found.end + p)
+        message = message_at(buffer.between(p, end), 0)
+        if message is not None:
+            return message._replace(end=message.end + p)
     return None
 
 
@@ -150,7 +150,7 @@ class MessageChunker:
         0 if more bytes are needed. Raises Problem 400 for damage before the end of the first record
         batch. Rows before the damage are chunked first, whether or not the damage has arrived.
         """
-        found = p = 0
+        end = p = 0
         has_ended = False
         if not self._schema:
             check_is_no_file(buffer.between(0, len(_FILE_MAGIC)))
@@ -160,14 +160,14 @@ class MessageChunker:
                     raise IndexError(p)
                 has_ended = message.kind == END
                 p = message.end
-                if message.kind == RECORDS and (p <= size or not found):
-                    found = p
-                if found and p >= size:
+                if message.kind == RECORDS and (p <= size or not end):
+                    end = p
+                if end and p >= size:
                     break
         except (StructError, IndexError):
-            if not found:
+            if not end:
                 raise _damaged() from None
-        return found
+        return end
 
     def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
         """Schema and dictionaries to put before the chunk; remembers those in the chunk."""

@@ -49,12 +49,12 @@ class ChunkBuffer:
 
     def _views(self, begin: int, end: int) -> list[Piece]:
         """Parts of the pieces between two offsets; whole pieces are not copied."""
-        found: list[Piece] = []
+        views: list[Piece] = []
         at = 0
         for piece in self._pieces:
             first, last = max(begin - at, 0), min(end - at, len(piece))
             if first < last:
                 is_whole = last - first == len(piece)
-                found.append(piece if is_whole else memoryview(piece)[first:last])
+                views.append(piece if is_whole else memoryview(piece)[first:last])
             at += len(piece)
-        return found
+        return views

@@ -9,7 +9,7 @@ from dualstream.wire.chunking.buffer import ChunkBuffer
 
 DELIMITERS = ",;\t|"
 """Delimiters that the parameter `delimiter` of text/csv may name."""
-_FOUND = b";\t"
+_DETECTED = b";\t"
 """Delimiters besides the comma that are found from a header."""
 
 _REST_OF_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
@@ -35,25 +35,25 @@ class RecordChunker:
     def carried_into(self, buffer: ChunkBuffer, end: int) -> bytes:
         if self._header:
             return self._header
-        own_text = bytes(buffer.between(0, end))
-        self._delimiter = self._delimiter or delimiter_of(own_text)
-        start = len(own_text) - len(own_text.lstrip(b"\r\n"))
-        self._header = own_text[start : record_end(own_text, start, start, self._delimiter)]
+        text = bytes(buffer.between(0, end))
+        self._delimiter = self._delimiter or delimiter_of(text)
+        start = len(text) - len(text.lstrip(b"\r\n"))
+        self._header = text[start : record_end(text, start, start, self._delimiter)]
         return b""
 
 
 def delimiter_of(text: bytes) -> bytes:
     """The delimiter of a text whose header has only `;` or only tabs; else a comma."""
     counts = _counts(_first_line(text))
-    found = [sign for sign in _FOUND if counts[sign]]
-    return bytes(found) if len(found) == 1 and not counts[ord(",")] else b","
+    signs = [sign for sign in _DETECTED if counts[sign]]
+    return bytes(signs) if len(signs) == 1 and not counts[ord(",")] else b","
 
 
 def doubt_of_delimiter(text: bytes) -> str:
     """The sign in the header that may be the delimiter, although the comma is read as one."""
     counts = _counts(_first_line(text))
     commas = counts[ord(",")]
-    for sign in _FOUND if commas else b";\t|":
+    for sign in _DETECTED if commas else b";\t|":
         if counts[sign] > 0 and counts[sign] >= commas:
             return chr(sign)
     return ""
@@ -77,29 +77,29 @@ def record_end(text: bytes | bytearray, start: int, target: int, delimiter: byte
     A record begins at `start`. 0 if more bytes are needed.
     """
     opening, closing = delimiter + b"\n", delimiter + b"\r\n"
-    p, found = start, 0
+    p, end = start, 0
     while True:
         quote = text.find(b'"', p)
         stop = len(text) if quote < 0 else quote
-        found = text.rfind(b"\n", p, min(stop, target)) + 1 or found
+        end = text.rfind(b"\n", p, min(stop, target)) + 1 or end
         if stop >= target:
-            found = found or text.find(b"\n", max(p, target), stop) + 1
-            if found or quote < 0:
-                return found
+            end = end or text.find(b"\n", max(p, target), stop) + 1
+            if end or quote < 0:
+                return end
         if quote < 0:
             return 0
         p = quote + 1
         if quote == start or text[quote - 1] in opening:  # it opens a field
             p = quoted_end(text, quote)
             if not 0 < p < len(text):
-                return found
+                return end
             if text[p] not in closing:  # an invalid record ends with its line
                 p = text.find(b"\n", p)
                 if p < 0:
-                    return found
+                    return end
 
 
 def quoted_end(text: bytes | bytearray, start: int) -> int:
     """Offset after the closing quote of the CSV field that opens at `start`; -1 if unclosed."""
-    found = _REST_OF_QUOTED.match(text, start + 1)
-    return -1 if found is None else found.end()
+    match = _REST_OF_QUOTED.match(text, start + 1)
+    return -1 if match is None else match.end()
