@@ -4,9 +4,12 @@ A document's commands run in their order, in a folder of their own, against a se
 models. A block is left out by `<!-- not run: REASON -->` in the line above it.
 """
 
+import ast
 import json
 import re
 import shlex
+from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -28,12 +31,17 @@ ELSEWHERE = {
     "docs/guides/tables.md": "test_stores_doc.py",
     "docs/operate/backup.md": "../service/cli/test_backup.py",
 }
-SOURCES = ("service", "solvers", "supply", "tests", "load_tests", "examples")
-LINKED = [
+SOURCES = ("client", "consume", "service", "solvers", "wire", "tests", "load_tests", "examples")
+FOLDERS = (*SOURCES, ".github", "deploy", "docs", "dualstream")
+FILES = [
     path
-    for folder in (".", "load_tests", "docs", "docs/*")
-    for path in sorted(ROOT.glob(f"{folder}/*.md"))
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and not {"vendor", "__pycache__"} & {*path.parts}
 ]
+FILES += [path for path in ROOT.iterdir() if path.is_file()]
+# static/errors.md is a copy of a page of docs/, whose links it has.
+LINKED = [path for path in FILES if path.suffix == ".md" and path.parent.name != "static"]
 _BLOCKS = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
 _HOOKS = (ROOT / "docs" / "site_hooks.py").read_text()
@@ -102,6 +110,64 @@ def test_every_link_leads_to_a_file_and_a_heading():
             if not ok:
                 broken.append((str(path.relative_to(ROOT)), target + anchor))
     assert broken == []
+
+
+def test_file_names_exist():
+    """`solve.py` and `journal/protocol.py` in running text: the end of a file's path."""
+    pattern = re.compile(r"`([\w./-]+\.(?:py|md|ini|toml|yml|lua|js|sh))`")
+    ends = {path.name: set[str]() for path in FILES}
+    for path in FILES:
+        ends[path.name].add(f"/{path.relative_to(ROOT)}")
+    missing = [
+        (str(path.relative_to(ROOT)), name)
+        for path in LINKED
+        for name in pattern.findall(_BLOCKS.sub("", path.read_text()))
+        if not any(end.endswith(f"/{name}") for end in ends.get(name.rpartition("/")[2], ()))
+    ]
+    assert missing == []
+
+
+def test_packages_are_listed_in_the_order_of_their_layers():
+    rooms = (ROOT / "DESIGN.md").read_text().split("\n## Rooms\n")[1].split("\n## ")[0]
+    listed = [
+        re.findall(r"^([\w, ]+?) {2,}", block, re.MULTILINE) for block in _BLOCKS.findall(rooms)
+    ]
+    contracts = ConfigParser()
+    contracts.read(ROOT / "importlinter.ini")
+    layers = [
+        contracts[f"importlinter:contract:{name}"]["layers"].split("\n")[1:]
+        for name in ("packages", "rooms", "solvers")
+    ]
+    assert [re.findall(r"\w+", str(names)) for names in listed] == [
+        re.findall(r"\w+", str(names)) for names in layers
+    ]
+
+
+def test_threads_are_listed():
+    threads = (ROOT / "DESIGN.md").read_text().split("\n## Threads\n")[1].split("\n## ")[0]
+    listed = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\|([^|]+)\|", threads, re.MULTILINE)))
+    code = [path for path in (ROOT / "service").rglob("*.py") if "Thread" in path.read_text()]
+    assert sorted(listed) == sorted(
+        {name for path in code for name in names_of_threads(ast.parse(path.read_text()))}
+    )
+
+
+def names_of_threads(tree: ast.Module) -> Iterator[str]:
+    """Names that are constants: of `Thread(name="n")`, `SingleThread("n")` and its subclasses."""
+    for node in ast.walk(tree):
+        calls: list[ast.AST] = []
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Thread"):
+            calls = [node]
+        elif isinstance(node, ast.ClassDef) and "SingleThread" in map(ast.unparse, node.bases):
+            calls = [
+                one for one in ast.walk(node) if ast.unparse(one).startswith("super().__init__(")
+            ]
+        for call in calls:
+            if isinstance(call, ast.Call):
+                names = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+                for value in [*call.args[:1], *names]:
+                    if isinstance(value, ast.Constant):
+                        yield value.value
 
 
 def anchors(path: Path) -> set[str]:
