@@ -29,10 +29,10 @@ def is_parsed_inline(schema: RowSchema, body: bytes) -> bool:
 
 async def parse(model: Model, head: Head, body: bytes, labelled: bool) -> ParsedRows:
     """Parse the rows of a body. Raises Problem 400, 413, 415, 422."""
-    asked = (model.row_schema, head.content_type, body)
+    arguments = (model.row_schema, head.content_type, body)
     if is_parsed_inline(model.row_schema, body):
-        return parse_body(*asked, labelled=labelled)
-    return await asyncio.to_thread(parse_body, *asked, labelled=labelled)
+        return parse_body(*arguments, labelled=labelled)
+    return await asyncio.to_thread(parse_body, *arguments, labelled=labelled)
 
 
 def count_refused(counters: Counters, model: Model, parsed: ParsedRows) -> None:
@@ -42,8 +42,8 @@ def count_refused(counters: Counters, model: Model, parsed: ParsedRows) -> None:
     counters.saw_refused(model.record.id, len(parsed.errors))
     reader = model.row_schema.columns
     if reader is not None:
-        places = [reader.column_at(error.pointer) for error in parsed.errors]
-        counters.saw_refused_columns(model.record.id, Counter(filter(None, places)))
+        columns = [reader.column_at(error.pointer) for error in parsed.errors]
+        counters.saw_refused_columns(model.record.id, Counter(filter(None, columns)))
 
 
 async def request_of(
@@ -51,11 +51,11 @@ async def request_of(
 ) -> Request:
     """The journal request of these rows, with the stored `key` if there is one."""
     rows = parsed.rows
-    asked = (rows, key, fingerprint, parsed.batch_names, is_whole)
+    arguments = (rows, key, fingerprint, parsed.batch_names, is_whole)
     if isinstance(rows, ListedRows):
         if len(rows.ids) > INLINE_PARTS or len(rows.indices) > INLINE_FEATURES:
-            return await asyncio.to_thread(Request.of, *asked)
-    return Request.of(*asked)
+            return await asyncio.to_thread(Request.of, *arguments)
+    return Request.of(*arguments)
 
 
 def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "") -> bytes:
@@ -63,7 +63,7 @@ def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "
 
     `what` describes a body that is only a part of the request's body, such as a chunk.
     """
-    asked = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
-    digest = hashlib.sha256(f"{head.content_type or ''}\0{asked}\0{what}".encode())
+    options = urlencode(sorted((name, value) for name, value in query.items() if name != "scores"))
+    digest = hashlib.sha256(f"{head.content_type or ''}\0{options}\0{what}".encode())
     digest.update(body)
     return digest.digest()[:16]

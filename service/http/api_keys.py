@@ -118,14 +118,14 @@ def new_key(
     return secret, replace(key, requests=requests, rows=rows)
 
 
-def parse_keys(text: str, place: str) -> list[Key]:
+def parse_keys(text: str, source: str) -> list[Key]:
     """Parse lines of keys, or one line separated by `;`. Raises BadKeys, which names `place`."""
-    found = []
+    keys = []
     for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
-        at = f"{place}, line {number}"
+        at = f"{source}, line {number}"
         rates: dict[str, int] = {}
         while len(words) > 3 and (of_rate := _RATE.fullmatch(words[-1])):
             rates[of_rate[1]] = ANY if of_rate[2] == "any" else int(of_rate[2])
@@ -143,8 +143,8 @@ def parse_keys(text: str, place: str) -> list[Key]:
         patterns = models[0].split(",") if models else ()
         key = _key_of(at, name, bytes.fromhex(of[1]), scope, patterns)
         requests, rows = rates.get("requests"), rates.get("rows")
-        found.append(replace(key, requests=requests, rows=rows))
-    return found
+        keys.append(replace(key, requests=requests, rows=rows))
+    return keys
 
 
 def _key_of(at: str, name: str, digest: bytes, scope: str, patterns: Sequence[str]) -> Key:
@@ -160,16 +160,16 @@ def _key_of(at: str, name: str, digest: bytes, scope: str, patterns: Sequence[st
 class KeyRing:
     """Index of valid keys, from the settings and from a file that is reloaded when it changes."""
 
-    def __init__(self, given: str | None, file: Path | None) -> None:
+    def __init__(self, keys: str | None, file: Path | None) -> None:
         """Raises BadKeys if there is no key, or one cannot be parsed."""
         self._file = file
-        self._given = parse_keys(given or "", "DUALSTREAM_KEYS")
+        self._fixed = parse_keys(keys or "", "DUALSTREAM_KEYS")
         self._seen = self._stamp()
         self._keys = self._indexed(self._read())
         if not self._keys:
-            places = [] if given is None else ["DUALSTREAM_KEYS"]
-            places += [] if file is None else [str(file)]
-            raise BadKeys(f"no key in {' and '.join(places)}: add one made by dualstream new-key")
+            sources = [] if keys is None else ["DUALSTREAM_KEYS"]
+            sources += [] if file is None else [str(file)]
+            raise BadKeys(f"no key in {' and '.join(sources)}: add one made by dualstream new-key")
 
     def find(self, secret: bytes) -> Key | None:
         """The valid key of this secret, or None.
@@ -207,29 +207,29 @@ class KeyRing:
         if self._file is None:
             return None
         try:
-            found = self._file.stat()
+            status = self._file.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return status.st_mtime_ns, status.st_ino, status.st_size
 
     def _read(self) -> list[Key]:
         if self._file is None:
-            return self._given
+            return self._fixed
         try:
             text = self._file.read_text()
         except OSError as wrong:
             raise BadKeys(f"{self._file}: {wrong.strerror}") from None
         except UnicodeDecodeError:
             raise BadKeys(f"{self._file}: not valid UTF-8") from None
-        return [*self._given, *parse_keys(text, str(self._file))]
+        return [*self._fixed, *parse_keys(text, str(self._file))]
 
     @staticmethod
     def _indexed(keys: Iterable[Key]) -> dict[bytes, Key]:
-        found: dict[bytes, Key] = {}
+        by_digest: dict[bytes, Key] = {}
         for key in keys:
-            if key.digest in found:
+            if key.digest in by_digest:
                 raise BadKeys(
-                    f"{found[key.digest].name} and {key.name} have the same digest: remove one"
+                    f"{by_digest[key.digest].name} and {key.name} have the same digest: remove one"
                 )
-            found[key.digest] = key
-        return found
+            by_digest[key.digest] = key
+        return by_digest

@@ -62,15 +62,15 @@ class BodyMemory:
             slowest.abort()
 
     def _slowest(self) -> "InFlightBody | None":
-        found: list[tuple[float, int, InFlightBody]] = []
+        slow: list[tuple[float, int, InFlightBody]] = []
         for number, body in enumerate(list(islice(self.open, CANDIDATES))):
             rate = body.rate()
             if rate is not None and rate < SLOW_BYTES_PER_S:
-                found.append((rate, number, body))
+                slow.append((rate, number, body))
             else:  # move to the end, so that the next search sees other bodies
                 del self.open[body]
                 self.open[body] = None
-        return min(found)[-1] if found else None
+        return min(slow)[-1] if slow else None
 
     def full(self) -> Problem:
         """503 `too-many-bytes`."""

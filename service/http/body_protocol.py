@@ -55,11 +55,11 @@ class BodyProtocol(LimitedProtocol):
     def on_headers_complete(self) -> None:
         if self._replays_head:
             return
-        given = dict(self.headers)
+        headers = dict(self.headers)
         self.scope[CONNECTION] = self._weak_self  # type: ignore[literal-required]
         super().on_headers_complete()
-        is_coded = b"transfer-encoding" in given
-        self._remaining = 0 if is_coded else int(given.get(b"content-length", b"0"))
+        is_coded = b"transfer-encoding" in headers
+        self._remaining = 0 if is_coded else int(headers.get(b"content-length", b"0"))
         self._bypasses_parser = self._remaining > LONG_BODY_BYTES
 
     def on_body(self, body: bytes) -> None:

@@ -90,7 +90,7 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """State of a connection at the last check that found progress."""
+    """State of a connection at the last check that candidates progress."""
 
     state: State
     requests: int
@@ -135,15 +135,15 @@ class Connections:
 
     def discard(self, connection: Connection) -> None:
         """Remove a connection that is closed."""
-        for some in (self._new, self._used, self._closing):
-            some.pop(connection, None)
+        for group in (self._new, self._used, self._closing):
+            group.pop(connection, None)
 
     async def run(self) -> None:
         """Check all connections every second, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
-            found = iter(list(self))
-            while self.check(found):
+            connections = iter(list(self))
+            while self.check(connections):
                 await asyncio.sleep(PAUSE_S)
 
     def check(self, connections: Iterable[Connection]) -> bool:
@@ -225,7 +225,7 @@ class Connections:
                 self._move_to_end(connection, requests)
             elif connection is not newest:
                 return connection
-        found: list[tuple[int, int, float, int, Connection]] = []
+        candidates: list[tuple[int, int, float, int, Connection]] = []
         event_stream = None
         for connection in list(islice(self._used, CANDIDATES)):
             state, last = connection.state(), connection.checkpoint
@@ -241,10 +241,10 @@ class Connections:
             if state is State.BODY:
                 received = progress - (0 if last is None else last.progress)
             since = math.inf if last is None or has_progressed else last.at
-            found.append((state.value, received, since, len(found), connection))
-            if len(found) == MAX_IDLE_CANDIDATES:
+            candidates.append((state.value, received, since, len(candidates), connection))
+            if len(candidates) == MAX_IDLE_CANDIDATES:
                 break
-        return min(found)[-1] if found else event_stream
+        return min(candidates)[-1] if candidates else event_stream
 
 
 def connection_limit() -> int:

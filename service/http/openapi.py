@@ -218,10 +218,10 @@ def _add_lines(document: dict[str, Any], line: Any) -> None:
 
 
 def _parameter(
-    place: str, name: str, text: str, required: bool = False, kind: str = "string"
+    location: str, name: str, text: str, required: bool = False, kind: str = "string"
 ) -> dict[str, Any]:
     return {
-        "in": place,
+        "in": location,
         "name": name,
         "description": text,
         "required": required,
@@ -429,13 +429,13 @@ _MEMBER = _SAME | {"name": "$response.body#/name"}
 
 def _link(document: Document) -> None:
     """Add links from answers to the operations that use their fields."""
-    known = {operation["operationId"]: operation for _, _, operation in _operations(document)}
+    by_id = {operation["operationId"]: operation for _, _, operation in _operations(document)}
 
     def link(source: str, statuses: str, target: str, **how: Any) -> None:
-        if source not in known or target not in known:  # of a feature that is absent
+        if source not in by_id or target not in by_id:  # of a feature that is absent
             return
         for status in statuses.split():
-            links = known[source]["responses"][status].setdefault("links", {})
+            links = by_id[source]["responses"][status].setdefault("links", {})
             links[target] = {"operationId": target, **how}
 
     for _, path, operation in _operations(document):

@@ -48,11 +48,11 @@ class TokenStore:
     async def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:
         if self.clock() >= self._local_until:
             # A lease that times out here still runs to its end, because it occupies a connection.
-            asking = background_task(self._store.lease(bucket, rate, needed, most))
-            done, _ = await asyncio.wait([asking], timeout=LEASE_TIMEOUT_S)
+            leasing = background_task(self._store.lease(bucket, rate, needed, most))
+            done, _ = await asyncio.wait([leasing], timeout=LEASE_TIMEOUT_S)
             try:
                 if done:
-                    lease = asking.result()
+                    lease = leasing.result()
                     self._is_local = False
                     return lease
                 reason = f"no answer within {LEASE_TIMEOUT_S:g} s"
@@ -162,18 +162,18 @@ class RateLimits:
         """The limits of this key; None without limits. Keys of the same name share limits."""
         if not self._has_defaults and key.requests is None and key.rows is None:
             return None
-        place = (key.name, key.requests, key.rows)
-        found = self._limits.get(place)
-        if found is None:
+        limits_key = (key.name, key.requests, key.rows)
+        limits = self._limits.get(limits_key)
+        if limits is None:
             requests = self._leased_tokens(key.name, "requests", key.requests, self._requests)
             rows = self._leased_tokens(key.name, "rows", key.rows, self._rows)
-            found = self._limits[place] = KeyLimits(requests, rows, self._on_refusal)
-        return found
+            limits = self._limits[limits_key] = KeyLimits(requests, rows, self._on_refusal)
+        return limits
 
     def _leased_tokens(
-        self, name: str, unit: Unit, own: int | None, default: int | None
+        self, name: str, unit: Unit, of_key: int | None, default: int | None
     ) -> LeasedTokens | None:
-        rate = default if own is None else own
+        rate = default if of_key is None else of_key
         return None if rate in (None, ANY) else LeasedTokens(self._store, f"{name}:{unit}", rate)
 
 

@@ -50,15 +50,15 @@ def limit_body(receive: Receive, limit: int, scope: Scope) -> Receive:
 
     Raises BodyRefused: 413 beyond `limit`, 503 without memory for the body.
     """
-    size, held = 0, None
+    size, memory = 0, None
 
     async def receive_bounded() -> Message:
-        nonlocal size, held
+        nonlocal size, memory
         try:
-            if size and held is None and not is_tracked(scope):
-                held = body_of(scope)
-                held.reserve(size)
-            message = await (receive() if held is None else held.receive(receive))
+            if size and memory is None and not is_tracked(scope):
+                memory = body_of(scope)
+                memory.reserve(size)
+            message = await (receive() if memory is None else memory.receive(receive))
         except Problem as full:
             raise BodyRefused(full) from None
         size += len(message.get("body", b""))
@@ -93,10 +93,10 @@ async def body_pieces(
     inflating = Inflating(head.content_encoding, limit) if head.content_encoding else None
     if size > limit:
         raise _too_large(limit)
-    held = body_of(scope)
+    memory = body_of(scope)
     size, goes_on = 0, True
     while goes_on:
-        message = await held.receive(receive)
+        message = await memory.receive(receive)
         if message["type"] == "http.disconnect":
             raise Problem(
                 400, "malformed-body", "the connection was closed before the end of the body"
@@ -111,38 +111,38 @@ async def body_pieces(
             continue
         pieces, is_over = inflating.pieces(piece), False
         if len(piece) <= _INFLATED_INLINE:
-            some, is_over = _step(pieces)
-            held.reserve(len(some))
-            yield some
+            inflated, is_over = _step(pieces)
+            memory.reserve(len(inflated))
+            yield inflated
         while not is_over:
-            some, is_over = await _DECOMPRESSOR.run(_step, pieces)
-            held.reserve(len(some))
-            yield some
-        held.release(len(piece))
+            inflated, is_over = await _DECOMPRESSOR.run(_step, pieces)
+            memory.reserve(len(inflated))
+            yield inflated
+        memory.release(len(piece))
     if inflating is not None:
         inflating.finish()
 
 
 def _step(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
     """Decompress one step; returns its bytes and whether they are the last."""
-    some, size = [], 0
+    inflated, size = [], 0
     for piece in pieces:
-        some.append(piece)
+        inflated.append(piece)
         size += len(piece)
-        if size >= _STEP_BYTES or len(some) >= _STEP_PIECES:
-            return b"".join(some), False
-    return b"".join(some), True
+        if size >= _STEP_BYTES or len(inflated) >= _STEP_PIECES:
+            return b"".join(inflated), False
+    return b"".join(inflated), True
 
 
 async def read_up_to(size: int, pieces: AsyncIterator[bytes]) -> tuple[bytes, bool]:
     """Read until the body exceeds `size` or ends; returns its bytes and whether it exceeds."""
-    held, so_far = [], 0
+    received, so_far = [], 0
     async for piece in pieces:
-        held.append(piece)
+        received.append(piece)
         so_far += len(piece)
         if so_far > size:
-            return b"".join(held), True
-    return b"".join(held), False
+            return b"".join(received), True
+    return b"".join(received), False
 
 
 async def prepend(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -74,7 +74,7 @@ class RequestLog:
         number = next(self._numbers)
         request_id = _client_id(scope) or f"{self._prefix}-{number:x}"
         REQUEST_ID.set(request_id)
-        own = (b"x-request-id", request_id.encode())
+        id_header = (b"x-request-id", request_id.encode())
         scope[_NOTE] = note = Note()
         tracing = self.tracing
         span = None if tracing is None else tracing.begin(scope["method"], scope["headers"])
@@ -84,7 +84,7 @@ class RequestLog:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = (own, _CLOSE) if self.is_draining else (own,)
+                added = (id_header, _CLOSE) if self.is_draining else (id_header,)
                 message["headers"] = [*message["headers"], *added]
             else:
                 sent += len(message.get("body", b""))

@@ -119,8 +119,8 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
     ):
         router.include_router(module.router, **({} if module in lenient else is_strict))
     for feature in features:
-        for own in feature.routers:
-            router.include_router(own, **(is_strict if feature.refuses_unknown_parameters else {}))
+        for part in feature.routers:
+            router.include_router(part, **(is_strict if feature.refuses_unknown_parameters else {}))
     return router.routes
 
 
