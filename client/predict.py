@@ -21,7 +21,7 @@ from dualstream.client.rows import (
     row_of,
     samples_of,
 )
-from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.problem_json import MAX_ERRORS
 from dualstream.wire.schemas import MAX_EXPLAINED, Explanation, Predicted, PredictedMany
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from dualstream.client.errors import BadInput
 from dualstream.client.partitions import partitions_of, values_of, with_columns
 from dualstream.client.stores import StoredFile
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.sources import Offset
 
 T = TypeVar("T")

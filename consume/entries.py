@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dualstream.client import BadInput
 from dualstream.consume.reader import Message
 from dualstream.consume.rows import BadMessage, RowLines
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import BadValue, number_of, value_of
 
 SOURCE = "redis/"

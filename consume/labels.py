@@ -12,7 +12,7 @@ from dualstream.consume.batch import Row, span
 from dualstream.consume.counters import Counters
 from dualstream.consume.dead_letters import PAUSED, DeadLetter, reasons
 from dualstream.consume.server import ModelServer, Server
-from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.problem_json import MAX_ERRORS
 from dualstream.wire.schemas import Learned
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dualstream.consume.dead_letters import DeadLetter, DeadLetters, LoggedLette
 from dualstream.consume.reader import Bounds, Message, Reader, ReaderError, lost_cursor
 from dualstream.consume.rows import BadMessage, RowLines
 from dualstream.consume.server import ELSEWHERE, TOO_LARGE, Server
-from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.problem_json import MAX_ERRORS
 
 T = TypeVar("T")
 

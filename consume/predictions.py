@@ -16,7 +16,7 @@ from dualstream.consume.counters import Counters
 from dualstream.consume.dead_letters import DeadLetter, reasons
 from dualstream.consume.reader import ReaderError, Record
 from dualstream.consume.server import TOO_LARGE, ModelServer, Server
-from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.problem_json import MAX_ERRORS
 
 if TYPE_CHECKING:
     from dualstream.consume.kafka_writer import KafkaWriter

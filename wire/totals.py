@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from dualstream.wire.problems import MAX_ERRORS
+from dualstream.wire.problem_json import MAX_ERRORS
 from dualstream.wire.schemas import Duplicate, Learned, LearnedStream
 
 

@@ -19,7 +19,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import check_model_id
 from dualstream.service.replica.controls import KINDS
 from dualstream.wire.changes import Change, ChangePage
-from dualstream.wire.problems import Problem, unknown_model
+from dualstream.wire.problem_json import Problem, unknown_model
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 

@@ -20,7 +20,7 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.controls import Order, paused_at
 from dualstream.service.replica.guard import PAUSED
 from dualstream.service.replica.requests import Receipt
-from dualstream.wire.problems import Problem, key_reused
+from dualstream.wire.problem_json import Problem, key_reused
 
 IdempotencyKey = Annotated[
     str | None, Header(description="The request is done once; a repeat gets the first answer.")

@@ -24,7 +24,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Certificate, Learner, support_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 DEFAULT_INTERVAL_MS = 500
 MIN_MS, MAX_MS = 100, 60_000

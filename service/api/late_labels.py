@@ -47,7 +47,7 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])

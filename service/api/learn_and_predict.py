@@ -80,7 +80,7 @@ from dualstream.service.models.versions import (
 from dualstream.solvers import Batch
 from dualstream.solvers.rows.text import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.schemas import Learned, Predicted, PredictedMany
 
 REPLAYED = (b"idempotency-replayed", b"true")

@@ -32,7 +32,7 @@ from dualstream.solvers import (
     weights_dim,
 )
 from dualstream.solvers.export.source import json_list_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import (
     Member,
     Model,

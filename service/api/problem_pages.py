@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fastapi import APIRouter, Response
 
 from dualstream.service.api.dashboard import FOLDER, HEADERS
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 
 router = APIRouter(include_in_schema=False)
 

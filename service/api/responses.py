@@ -33,7 +33,7 @@ from dualstream.service.replica.row_sums import (
     where_not,
 )
 from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
-from dualstream.wire.problems import MAX_ERRORS, Problem, RowError, key_reused, quoted
+from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, key_reused, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.requests import ControlRequest, Receipt
 from dualstream.wire.changes import Resumed
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["pauses"])
 

@@ -12,7 +12,7 @@ from dualstream.solvers import InvalidSpec, check_cost, resolve_spec
 from dualstream.solvers.rows.batch import MAX_DIM
 from dualstream.solvers.rows.hashing import MAX_BITS
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from dualstream.wire.problems import shortened
+from dualstream.wire.problem_json import shortened
 from dualstream.wire.responses import about
 
 router = APIRouter(prefix="/specs", tags=["models"])

@@ -27,7 +27,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.requests import Request
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, Chunk
-from dualstream.wire.problems import Problem, RowError
+from dualstream.wire.problem_json import Problem, RowError
 from dualstream.wire.schemas import Learned, LearnedChunk, LearnedStream
 from dualstream.wire.totals import Totals
 

@@ -15,7 +15,7 @@ from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.retained_rows import digest_of
 from dualstream.wire.changes import Unlearned
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["samples"])
 

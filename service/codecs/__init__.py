@@ -62,7 +62,7 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.vw import parse_vw
 from dualstream.wire.chunking.chunks import MARK, check_is_plain
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 
 __all__ = [
     "RowSchema",

@@ -28,7 +28,7 @@ from dualstream.service.codecs.table_columns import (
 )
 from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
 from dualstream.wire.chunking.arrow_messages import streams_in
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.text_values import EXACT
 
 Table = tuple[Any, TableColumns]

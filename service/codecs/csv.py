@@ -35,7 +35,7 @@ from dualstream.solvers.rows.text import (
     read_records,
 )
 from dualstream.wire.chunking.csv_records import delimiter_of, doubt_of_delimiter, quoted_end
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 
 
 def parse_csv(

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import zstandard
 
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 # zstd returns all output of its input at once, and 4 bytes can expand to 128 KiB. So the input is
 # fed in small slices, which grow while the output stays small.

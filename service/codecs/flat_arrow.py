@@ -12,7 +12,7 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.service.codecs.table_columns import with_warnings
 from dualstream.solvers.rows.columns.tables import plain
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 _Table = tuple[list[str], list[Any], int]
 """Names and Arrow arrays of columns, and the number of their rows."""

@@ -23,7 +23,7 @@ from dualstream.solvers.rows.text.flat import (
     read_flat_objects,
     read_flat_records,
 )
-from dualstream.wire.problems import RowError
+from dualstream.wire.problem_json import RowError
 
 _NAMES_A_BYTE = 2
 """Bytes of new feature names for which there is room, a byte of the body: crosses repeat texts."""

@@ -23,7 +23,7 @@ from dualstream.service.codecs.table_columns import with_warnings
 from dualstream.solvers.rows.columns.reader import TOO_MANY_COLUMNS
 from dualstream.solvers.rows.columns.spec import MAX_COLUMNS
 from dualstream.solvers.rows.text import COMMA, LINE_FEED, count_lines
-from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.problem_json import Problem, RowError, quoted
 
 Row = dict[str, Any]
 

@@ -23,7 +23,7 @@ from dualstream.solvers.rows.text import (
     read_column,
     read_samples,
 )
-from dualstream.wire.problems import RowError
+from dualstream.wire.problem_json import RowError
 
 _S = rb"[ \t\r\n]*"
 _SAMPLES = re.compile(_S + _S.join([rb"\{", b'"samples"', b":", rb"\[", rb"(?=\{)"]))

@@ -25,7 +25,7 @@ from dualstream.service.codecs.row_schema import (
 from dualstream.solvers.rows.text import MAX_ROW_NAMES
 from dualstream.wire.chunking.chunks import check_is_plain
 from dualstream.wire.json_faults import json_fault
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 # Integers are kept as such: beyond 2^53 they are refused, floats are not.
 _X = list[float | int] | dict[str, float | int | bool | str]

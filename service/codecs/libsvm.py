@@ -8,7 +8,7 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, labels_and_classes
 from dualstream.service.codecs.row_schema import BadRow, Label, RowSchema
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import Batch
-from dualstream.wire.problems import Problem, RowError
+from dualstream.wire.problem_json import Problem, RowError
 
 
 def parse_libsvm(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from dualstream.wire.chunking.csv_records import DELIMITERS
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 
 _ALIASES = {
     "application/ndjson": "application/x-ndjson",

@@ -21,7 +21,7 @@ from dualstream.service.codecs.row_schema import (
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader, class_places
 from dualstream.solvers.rows.text import order_by_entries
-from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.text_values import nfc
 
 

@@ -6,7 +6,7 @@ from dualstream.service.codecs.flat_rows import parse_flat_query
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.text_fields import feature_number, feature_of
-from dualstream.wire.problems import Problem, RowError, beginning, quoted
+from dualstream.wire.problem_json import Problem, RowError, beginning, quoted
 
 
 def parse_query_row(schema: RowSchema, text: str) -> ParsedRows:

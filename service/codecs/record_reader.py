@@ -10,7 +10,7 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.rows.text import count_lines
-from dualstream.wire.problems import RowError
+from dualstream.wire.problem_json import RowError
 
 FEW_BYTES = 4096
 """Shorter bodies are parsed to lists, which are faster than arrays there."""

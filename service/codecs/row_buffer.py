@@ -17,7 +17,7 @@ from dualstream.solvers.rows.text import (
     label_slot,
     slot_of,
 )
-from dualstream.wire.problems import RowError
+from dualstream.wire.problem_json import RowError
 
 # Labels of more bytes are not cached.
 _LONGEST_LABEL = 256

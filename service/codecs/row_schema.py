@@ -12,7 +12,7 @@ from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row,
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.rows.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.rows.text import MAX_ROW_NAMES, PlaceTable
-from dualstream.wire.problems import beginning, quoted
+from dualstream.wire.problem_json import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
 # Larger numbers overflow when they are squared and summed.

@@ -12,7 +12,7 @@ import numpy as np
 
 from dualstream.service.codecs.parsed_rows import ParsedRows
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow, RowSchema, refuse_duplicates
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 
 MAX_COLUMNS = 65_536
 FAR = 100.0

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import BadRow
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 
 HEADER = "Inference-Header-Content-Length"
 """Length of the JSON in front of binary data, in bytes."""

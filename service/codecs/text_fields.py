@@ -4,7 +4,7 @@ All formats read texts by the table in wire/text_values.py; here a refused text 
 """
 
 from dualstream.service.codecs.row_schema import BadRow, Label, pointer_step
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import BadValue, number_of, value_of
 
 

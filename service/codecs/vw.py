@@ -21,7 +21,7 @@ from dualstream.service.codecs.row_schema import (
 )
 from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
 from dualstream.solvers.rows.text import MAX_ROW_NAMES, POWERS_OF_TEN, read_examples
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 
 _BLANKS = str.maketrans("\t\r", "  ")
 

@@ -13,7 +13,7 @@ from dualstream.service.http.openapi import returns
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.models.model import Model
 from dualstream.solvers import Certificate as Certified, RefitError, why_no_reference
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import Certificate, Reference
 
 router = APIRouter(prefix="/models", tags=["models"])

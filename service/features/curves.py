@@ -12,7 +12,7 @@ from dualstream.service.http.etag import not_modified, set_etag
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, curves_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import Curve, Curves
 
 router = APIRouter(prefix="/models", tags=["models"])

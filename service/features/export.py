@@ -15,7 +15,7 @@ from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible, numbers_in
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, source_of
 from dualstream.solvers.export.formats import MAX_NUMBERS
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
 

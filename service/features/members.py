@@ -51,7 +51,7 @@ from dualstream.solvers import (
     check_cost,
     warm,
 )
-from dualstream.wire.problems import Problem, key_reused
+from dualstream.wire.problem_json import Problem, key_reused
 from dualstream.wire.responses import Comparison, Member, Members
 
 router = APIRouter(prefix="/models/{model_id}", tags=["members"])

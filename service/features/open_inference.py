@@ -41,7 +41,7 @@ from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
 from dualstream.service.models.model import Model
 from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
-from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])

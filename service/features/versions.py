@@ -25,7 +25,7 @@ from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.point_in_time import kept_from
 from dualstream.service.replica.requests import Receipt
 from dualstream.wire.changes import RolledBack, Version, Versions
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["versions"])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 MAX_BODIES, MIN_LIMIT_BYTES = 32, 128 * 1024**2
 """Number of bodies of the maximum size that fit in the memory of a worker, and the least memory:

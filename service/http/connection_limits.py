@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import chain, islice
 from typing import Protocol
 
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 CHECK_EVERY_S = 1.0
 CHECKED_PER_STEP, CLOSED_PER_STEP = 100, 8

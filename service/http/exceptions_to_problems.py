@@ -13,7 +13,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
-from dualstream.wire.problems import Problem, RowError, unavailable, unreadable
+from dualstream.wire.problem_json import Problem, RowError, unavailable, unreadable
 
 _REPEAT = "repeat the request with the same Idempotency-Key or Dualstream-Source"
 

@@ -17,7 +17,7 @@ from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.record import RecordError
 from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.solvers import SolverError
-from dualstream.wire.problems import MEDIA_TYPE, Problem, RowError
+from dualstream.wire.problem_json import MEDIA_TYPE, Problem, RowError
 
 
 def handle_errors(app: FastAPI) -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from dualstream.service.codecs.json_exact import Sample, SampleColumns, Samples
 from dualstream.service.http.access import requirement_of
 from dualstream.service.http.api_keys import KeyScope
-from dualstream.wire.problems import MEDIA_TYPE
+from dualstream.wire.problem_json import MEDIA_TYPE
 from dualstream.wire.schemas import (
     MODEL_ID,
     Learned,

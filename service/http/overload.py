@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dualstream.service.models.waiting_requests import WaitingRequests
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 MAX_WAITING = 512
 """Waiting requests of a worker above which learning is refused."""

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dualstream.service.http.connection_limits import EVENT_STREAM, Checkpoint, Connections, State
-from dualstream.wire.problems import MEDIA_TYPE, Problem
+from dualstream.wire.problem_json import MEDIA_TYPE, Problem
 
 MAX_HEADERS = 256
 _FRAMING = (b"content-length", b"transfer-encoding")

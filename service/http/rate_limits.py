@@ -19,7 +19,7 @@ from dualstream.service.http.api_keys import ANY, Key
 from dualstream.service.http.request_log import note_rows
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.rate_buckets import Bucket, Lease, RateBuckets, take
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 log = logging.getLogger("dualstream.rates")
 

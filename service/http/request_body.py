@@ -10,7 +10,7 @@ from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.concurrency import SingleThread
 from dualstream.service.http.body_memory import body_of, is_tracked
 from dualstream.service.http.request_head import Head
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 # Bytes and pieces of one decompression step. Bodies longer than _INFLATED_INLINE are decompressed
 # in one thread for all bodies, at low priority: concurrent bodies take turns step by step, and the

@@ -10,7 +10,7 @@ from starlette.types import Scope
 from dualstream.service.codecs import LONGEST_KEY, is_key
 from dualstream.service.codecs.decompress import content_encoding
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.wire.problems import Problem, beginning, quoted
+from dualstream.wire.problem_json import Problem, beginning, quoted
 from dualstream.wire.sources import HEADER, Source, parse_source
 
 NDJSON = b"application/x-ndjson"

@@ -6,7 +6,7 @@ from starlette.types import Message, Scope, Send
 
 from dualstream.service.http.body_memory import body_of
 from dualstream.service.observability.logs import REQUEST_ID
-from dualstream.wire.problems import MEDIA_TYPE, Problem
+from dualstream.wire.problem_json import MEDIA_TYPE, Problem
 
 PIECE_BYTES = 64 * 1024
 """A longer answer is sent in pieces of this size."""

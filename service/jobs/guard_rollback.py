@@ -30,7 +30,7 @@ from dualstream.service.replica.guard import Pauses
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 log = logging.getLogger("dualstream.guard_rollback")
 

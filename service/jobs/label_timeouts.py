@@ -19,7 +19,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.late_labels import learn_defaults
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 log = logging.getLogger("dualstream.label_timeouts")
 

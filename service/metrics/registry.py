@@ -25,7 +25,7 @@ from dualstream.service.metrics.source_series import SourceSeries
 from dualstream.service.metrics.store_series import StoreSeries
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 LOADS_PER_SCRAPE = 16
 """Models loaded per scrape. Later scrapes load the others."""

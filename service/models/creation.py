@@ -21,7 +21,7 @@ from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.spec import canonical, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import check_cost, resolve_spec
-from dualstream.wire.problems import Problem, unknown_model
+from dualstream.wire.problem_json import Problem, unknown_model
 
 MAX_REPLACE_ATTEMPTS = 50
 """Attempts to replace a model that learns between the check and the replacement."""

@@ -25,7 +25,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
 from dualstream.solvers import why_not_as_served
-from dualstream.wire.problems import Problem, key_reused
+from dualstream.wire.problem_json import Problem, key_reused
 
 _LABEL = Struct("<d")
 

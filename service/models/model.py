@@ -28,7 +28,7 @@ from dualstream.service.replica.requests import (
     is_left,
 )
 from dualstream.solvers import MemberLearner, member_learner
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 log = logging.getLogger("dualstream.model")
 

@@ -11,7 +11,7 @@ from dualstream.service.journal.protocol import JournalError, ModelChanged, Mode
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.spec import DamagedSpec, check_spec
-from dualstream.wire.problems import Problem, unavailable
+from dualstream.wire.problem_json import Problem, unavailable
 
 log = logging.getLogger("dualstream.readiness")
 

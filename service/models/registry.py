@@ -35,7 +35,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.service.settings import Settings
-from dualstream.wire.problems import Problem, quoted, unavailable, unknown_model, unreadable
+from dualstream.wire.problem_json import Problem, quoted, unavailable, unknown_model, unreadable
 from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
 log = logging.getLogger("dualstream.loader")

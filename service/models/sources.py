@@ -16,7 +16,7 @@ from dualstream.service.journal.audit import Author
 from dualstream.service.journal.protocol import AppendRequest, CursorMove, CursorMoved, Journal
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import Receipt, Request
-from dualstream.wire.problems import Problem, quoted
+from dualstream.wire.problem_json import Problem, quoted
 from dualstream.wire.sources import Offset, Source
 
 PREFIX = "source:"

@@ -31,7 +31,7 @@ from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
 from dualstream.service.replica.state import Captured, UnreadableCopy, read_copy
 from dualstream.solvers import Learner
-from dualstream.wire.problems import Problem, quoted, unavailable
+from dualstream.wire.problem_json import Problem, quoted, unavailable
 
 VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # Attempts to name a copy. A new copy disappears only if its writer seems to be dead, or if a

@@ -10,7 +10,7 @@ import zstandard
 from dualstream.client.errors import BadInput
 from dualstream.client.resumable_files import RowFile, kind_of
 from dualstream.service.codecs.decompress import Inflating
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 FIRST, SECOND = b"a,y\n" + b"1,1\n" * 70_000, b"2,0\n" * 70_000
 SKIPPABLE = [bytes([0x50 + kind]) + b"\x2a\x4d\x18\x03\0\0\0abc" for kind in (0, 7, 15)]

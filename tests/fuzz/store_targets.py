@@ -37,7 +37,7 @@ from dualstream.solvers import (
     numeric_identity,
     resolve_spec,
 )
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.line_strategies import SCHEMAS
 from tests.service.journal.support import assert_merged, assert_same, same_bits
 

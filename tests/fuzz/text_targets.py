@@ -30,7 +30,7 @@ from dualstream.service.codecs.vw import ExampleReader
 from dualstream.solvers import Batch
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.chunks import MARK
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.line_strategies import SCHEMAS, assert_same, outcome
 from tests.service.codecs.support import ARROW, CSV, NDJSON, VW
 from tests.solvers.rows.text.plain_libsvm import assert_parsed_alike

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten, Request
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.simulation import models
 from tests.simulation.faults import Fault
 from tests.simulation.late import learn, sweep

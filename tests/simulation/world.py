@@ -51,7 +51,7 @@ from dualstream.service.replica.group_commit import BULK_ROWS
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Receipt
 from dualstream.service.settings import Settings
 from dualstream.solvers import RefitError
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.simulation import models
 from tests.simulation.asking import UNREADABLE_S, found, misread_share
 from tests.simulation.checks import check_world, held_unclean, left_behind, left_forked

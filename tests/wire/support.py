@@ -5,7 +5,7 @@ import asyncio
 from dualstream.solvers.rows.text import count_lines
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.chunks import CHUNKERS, chunks_of
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 
 def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chunk]:

@@ -14,7 +14,7 @@ from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.chunking.chunks import CHUNKERS, MARK
 from dualstream.wire.chunking.csv_records import RecordChunker, record_end
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.fuzzing import examples
 from tests.wire.support import cut, cut_until, said
 

@@ -8,7 +8,7 @@ from struct import error as StructError, unpack_from
 from typing import NamedTuple
 
 from dualstream.wire.chunking.buffer import ChunkBuffer
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 END, SCHEMA, DICTIONARY, RECORDS = -1, 1, 2, 3
 # Field numbers in their tables, from Arrow's Message.fbs.

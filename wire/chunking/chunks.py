@@ -11,7 +11,7 @@ from typing import Protocol
 from dualstream.wire.chunking.arrow_messages import MessageChunker
 from dualstream.wire.chunking.buffer import ChunkBuffer
 from dualstream.wire.chunking.csv_records import RecordChunker
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 CHUNK_BYTES = 1024 * 1024
 """Chunk size: a chunk ends with the last row within it. A longer row is its own chunk."""

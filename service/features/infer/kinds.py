@@ -15,7 +15,7 @@ from dualstream.service.features.infer.forms import (
 )
 from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, key_of
 from dualstream.solvers.rows.columns.values import as_boolean, as_number, as_time, words_of
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import EXACT, BadValue, number_of
 
 _LONGEST = 1000

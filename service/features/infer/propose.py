@@ -15,7 +15,7 @@ from dualstream.service.features.infer.sample import Sample
 from dualstream.service.features.infer.sampled_values import Seen, is_none, seen_in
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows.columns.spec import MAX_MISSING, own_missing
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 from dualstream.wire.responses import InferredColumn
 
 _DEFAULT_MARKS = ("", "NaN")

@@ -10,7 +10,7 @@ from dualstream.service.features.feature import Feature
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
-from dualstream.wire.problems import Problem, quoted, shortened
+from dualstream.wire.problem_json import Problem, quoted, shortened
 from dualstream.wire.responses import Inferred
 
 router = APIRouter(prefix="/columns", tags=["models"])

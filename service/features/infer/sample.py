@@ -19,7 +19,7 @@ from dualstream.solvers.rows.columns.reader import TOO_MANY_COLUMNS
 from dualstream.solvers.rows.columns.spec import MAX_COLUMNS
 from dualstream.solvers.rows.columns.tables import rows_of
 from dualstream.wire.chunking.chunks import MARK
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 Row = dict[str, Any]
 _list = msgspec.json.Decoder(list[msgspec.Raw])

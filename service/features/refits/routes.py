@@ -22,7 +22,7 @@ from dualstream.solvers import (
     why_not_method,
 )
 from dualstream.wire.changes import Refit, Refits
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 

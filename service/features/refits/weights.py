@@ -27,7 +27,7 @@ from dualstream.solvers.profile.names import ColumnNames
 from dualstream.solvers.protocols.certificate import relative_gap
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
 from dualstream.wire.changes import Refit
-from dualstream.wire.problems import Problem, RowError, quoted
+from dualstream.wire.problem_json import Problem, RowError, quoted
 
 router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 

@@ -42,7 +42,7 @@ from dualstream.solvers.rows.columns.values import (
     seconds_of,
     whole,
 )
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
 
 Features = dict[str, float | bool | str]

@@ -16,7 +16,7 @@ from typing import Any
 from unicodedata import category
 
 from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
-from dualstream.wire.problems import quoted
+from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import BadValue, nfc, number_of, value_of
 
 _TRUE, _FALSE = frozenset(("true", "yes", "1")), frozenset(("false", "no", "0"))

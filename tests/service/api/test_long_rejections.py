@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dualstream.solvers import InvalidSpec, resolve_spec
-from dualstream.wire.problems import (
+from dualstream.wire.problem_json import (
     MAX_QUOTED,
     MAX_TEXT,
     Problem,

@@ -25,7 +25,7 @@ from dualstream.service.models import creation
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.api.unlearning_support import (
     SPEC,
     learn,

@@ -10,7 +10,7 @@ import pytest
 from dualstream.client.errors import BadInput
 from dualstream.client.resumable_files import RowFile, kind_of
 from dualstream.service.codecs import as_batch, parse_body, parse_chunk
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.support import HASHED, learn, schema_of, stream_of
 from tests.service.conftest import assert_problem
 

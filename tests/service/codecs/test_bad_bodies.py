@@ -16,7 +16,7 @@ from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.service.codecs.table_columns import MAX_COLUMNS
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows.text import MAX_ROW_NAMES
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.support import (
     ARROW,
     CSV,

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from dualstream.service.codecs import ListedRows, RowSchema, as_batch, parse_body
 from dualstream.solvers import Batch, InvalidRow, resolve_spec
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.fuzzing import examples
 
 DIM = 4

@@ -15,7 +15,7 @@ from dualstream.service.codecs.decompress import Inflating
 from dualstream.service.http import request_body
 from dualstream.service.http.body_memory import BodyMemory, release_body
 from dualstream.service.http.request_head import Head
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.fuzzing import examples
 from tests.service.conftest import SPEC, assert_problem
 

@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.service.api.late_labels import _LabelRequest
 from dualstream.service.codecs import parse_body
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.support import HASHED, schema_of
 
 NDJSON = "application/x-ndjson"

@@ -14,7 +14,7 @@ from dualstream.consume.reader import Message
 from dualstream.service.codecs import as_batch, parse_body, parse_named_row
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import resolve_spec
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.flat_tables import SPEC, as_arrow, as_csv, generated, written
 from tests.service.codecs.support import ARROW, CSV, NDJSON
 

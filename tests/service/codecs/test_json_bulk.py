@@ -10,7 +10,7 @@ from dualstream.service.codecs.json_bulk import parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.fuzzing import examples
 from tests.service.codecs.line_strategies import (
     SCHEMAS,

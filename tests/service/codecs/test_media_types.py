@@ -4,7 +4,7 @@ import pytest
 
 from dualstream.service.codecs import as_batch, media_type, parse_body
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.codecs.support import HASHED, INDEXED, learn, schema_of
 
 CSV, VW, LIBSVM, NDJSON = "text/csv", "text/x-vw", "text/x-libsvm", "application/x-ndjson"

@@ -18,7 +18,7 @@ from dualstream.service.http.body_memory import (
 )
 from dualstream.service.http.send import PIECE_BYTES as PIECE_OF_ANSWER, send_in_pieces
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.conftest import assert_problem
 
 MOST = 1_000_000

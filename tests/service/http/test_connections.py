@@ -15,7 +15,7 @@ from dualstream.service.http.connection_limits import (
     Limits,
     State,
 )
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 HEAD_S, BODY_S, IDLE_S = 10.0, 30.0, 5.0
 

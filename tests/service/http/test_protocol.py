@@ -19,7 +19,7 @@ from dualstream.service.http.connection_limits import EVENT_STREAM, Connections,
 from dualstream.service.http.protocol import MAX_HEADERS
 from dualstream.service.http.send import PIECE_BYTES as PIECE, send_json as answer_json
 from dualstream.service.server.serve import UNSENT_BYTES, keep_few_unsent
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 
 GET = b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n"
 HEAD_BYTES = 64 * 1024

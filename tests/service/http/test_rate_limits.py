@@ -11,7 +11,7 @@ from dualstream.service.http.rate_limits import BLOCKS_PER_S, RateLimits, TokenS
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, JournalUnavailable
 from dualstream.service.journal.rate_buckets import Lease
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.conftest import SPEC, assert_problem
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.models.support import IDS, bits_of, create, learn, leave, rows, serving, shown
 from tests.service.replica.snapshot_damage import bits
 from tests.service.support import ADULT

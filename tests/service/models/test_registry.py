@@ -13,7 +13,7 @@ from dualstream.service.models.registry import KeptLineage, ModelRegistry
 from dualstream.service.models.versions import LoadedVersions, take_version
 from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.recovery import recover
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.conftest import SPEC
 from tests.service.journal.groups import rows
 from tests.service.models.support import serving

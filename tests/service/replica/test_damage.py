@@ -19,7 +19,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
 from dualstream.service.replica.spec import DamagedSpec, canonical
 from dualstream.solvers import resolve_spec
-from dualstream.wire.problems import Problem
+from dualstream.wire.problem_json import Problem
 from tests.service.conftest import assert_problem
 from tests.service.models.support import rows, serving
 from tests.service.support import ADULT, learn_adult, loaded, until_reason
