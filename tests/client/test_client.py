@@ -206,7 +206,7 @@ async def check_once(server: ServerProcess, model: str, samples: int) -> None:
         await journal.close()
 
 
-def test_a_stream_under_a_key_goes_on_where_it_broke_off(client):
+def test_keyed_stream_resumes_after_a_broken_connection(client):
     client.create("keyed", SPEC)
 
     def broken() -> Iterator:

@@ -178,7 +178,7 @@ def test_a_member_without_a_partition_says_so(tansu, reading):
     until(lambda: bool(readers[idle].assigned()), both[idle])
 
 
-def test_reading_goes_on_after_a_wait_for_the_server(tansu, reading):
+def test_reader_continues_after_waiting_for_the_server(tansu, reading):
     """Waiting pauses the partitions; no message that was fetched before is lost or repeated."""
     tansu.create("waits")
     tansu.send("waits", [row(n) for n in range(3000)])

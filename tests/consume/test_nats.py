@@ -174,7 +174,7 @@ def test_messages_that_are_deleted_one_by_one_are_passed_and_trimmed_ones_are_lo
         until(lambda: False, consumer(reading(url), server))
 
 
-def test_a_stream_that_is_made_again_behind_a_reader_is_noticed(nats, reading):
+def test_reader_detects_a_recreated_stream(nats, reading):
     """Also if it has the number of the cursor."""
     url, server = nats.create("again"), FakeServer()
     nats.send("again", [row(n) for n in range(5)])

@@ -242,7 +242,7 @@ def test_a_stream_that_was_deleted_or_lost_its_end_is_refused(client, reading):
     assert numbers(server)[-1] == 3
 
 
-def test_a_stream_that_is_made_again_behind_a_reader_is_noticed(client, reading, subtests):
+def test_reader_detects_a_recreated_stream(client, reading, subtests):
     """Whatever the reader has read of the old one, and however long the new one is."""
     for new in [0, 1, 2, 3, 50]:
         with subtests.test(new=new):

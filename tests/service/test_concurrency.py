@@ -50,7 +50,7 @@ async def test_work_in_the_shared_thread_is_done_one_after_the_other():
 
 
 @pytest.mark.anyio
-async def test_work_goes_on_when_its_caller_is_cancelled():
+async def test_work_continues_when_its_caller_is_cancelled():
     begun, free, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

@@ -59,7 +59,7 @@ def loaded(times: int) -> tuple[Replica, Log, Store]:
     return replica, log, store
 
 
-def test_replay_begins_anew_where_entries_vanish_between_two_reads():
+def test_replay_restarts_if_entries_vanish_between_two_reads():
     replica, log, _ = loaded(1)
     assert (replica.seq, replica.chain) == (log.seq, log.chain)
     assert replica.learner.samples == log.seq == 2 * models.size_of(3)

@@ -66,7 +66,7 @@ async def test_the_same_appends_have_the_same_answers(tmp_path: Path, seed: int)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_same_places_are_held(tmp_path: Path, seed: int):
+async def test_stores_agree_on_expected_positions(tmp_path: Path, seed: int):
     chance = random.Random(seed)
     store, log = made()
     journal = await open_journal(f"sqlite:///{tmp_path / 'journal.db'}")
@@ -108,7 +108,7 @@ def test_lost_tail_takes_entries_keys_and_nonces_along():
     assert places(again) == [(1, 1, "duplicate"), (2, 2, "new")]
 
 
-def test_snapshots_may_outlive_the_entries_that_they_stand_on():
+def test_snapshots_may_outlive_their_entries():
     for with_snapshots, kept in ((True, None), (False, 2)):
         store, log = made()
         append(store, log, rows(1, 2))

@@ -103,7 +103,7 @@ def assert_rejected_leave_no_trace(spec, batch):
     return out
 
 
-def test_every_algorithm_stands_in_the_suite():
+def test_every_algorithm_is_in_the_suite():
     named = {spec["algorithm"] for spec in SPECS.values()}
     assert named | WITHOUT_STAND == set(ALGORITHMS)
 
@@ -140,7 +140,7 @@ def test_a_batch_is_its_rows_one_by_one(subtests):
                     assert joined.tobytes() == getattr(out, name).tobytes(), name
 
 
-def test_a_restored_learner_goes_on_as_if_never_stopped(subtests):
+def test_restored_learner_continues_as_if_never_stopped(subtests):
     for spec in SPECS.values():
         with subtests.test(spec=spec):
             first, second = stream(spec, N), stream(spec, N, seed=1)

@@ -92,7 +92,7 @@ def test_a_linear_contribution_is_weight_times_value():
     np.testing.assert_allclose(contributions, learner.weights * x, rtol=1e-9, atol=1e-12)
 
 
-def test_a_fused_contribution_is_weight_times_value_behind_the_norm():
+def test_fused_contribution_is_weight_times_normed_value():
     member = {"name": "raw", "kind": "adagrad", "scaling": "none", "norm": "row"}
     spec = {"task": "regression", "members": [member | {"kind": "diagonal_newton"}]}
     learner = learner_of(DIM, **spec)

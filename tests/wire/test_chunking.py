@@ -113,7 +113,7 @@ def test_a_row_without_an_end_is_refused_without_being_joined(kind):
     assert most < 8 * 2**20
 
 
-def test_the_header_goes_with_each_chunk():
+def test_each_chunk_has_the_header():
     body = b'\r\n"a\nb",y\n' + b"1,1\n" * 20
     first, *others = cut(CSV, [body])
     assert first.body.startswith(b"\r\n") and first.line == 0
@@ -123,7 +123,7 @@ def test_the_header_goes_with_each_chunk():
     assert RecordChunker().end_of(ChunkBuffer(unended), 32) == 0, "the header has not ended yet"
 
 
-def test_arrow_is_cut_behind_record_batches(monkeypatch):
+def test_arrow_is_chunked_after_record_batches(monkeypatch):
     """Each chunk has the dictionaries that stand at its place, be they replaced or added to."""
     pa = pytest.importorskip("pyarrow")
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 1500)
@@ -180,7 +180,7 @@ def test_a_chunk_of_arrow_takes_twice_as_much(monkeypatch, longest, most):
         start = chunk.ends
 
 
-def test_a_message_of_arrow_says_nothing_by_what_stands_behind_its_head():
+def test_arrow_message_is_judged_by_its_head_alone():
     """Its table would be in the part of the body that has arrived, or not yet."""
     body = struct.pack("<III", 0xFFFFFFFF, 8, 40) + bytes(84)
     for step in (1, 32, 96):

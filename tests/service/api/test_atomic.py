@@ -141,7 +141,7 @@ def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypat
     assert atomic(other, sample(8), key="bad").json()["seq"] == 8
 
 
-def test_a_worker_that_stands_behind_refuses_and_learns_the_others(client, serve, store):
+def test_lagging_worker_refuses_and_learns_the_rows_of_others(client, serve, store):
     other = serve(store=store)
     other.get("/models/m")
     learn(client, sample(0, "a"), sample(1))
@@ -161,7 +161,7 @@ def test_a_model_that_is_not_in_memory_refuses_and_learns(client, serve, store):
     assert bits(replica_of(small)) == bits(loaded(store))
 
 
-def test_rows_without_a_key_are_not_taken_for_guarded_as_they_stand_behind_an_id():
+def test_group_with_keyless_rows_after_an_id_is_not_repeatable():
     """A nonce that is forgotten is used anew for what has keys alone."""
     from dualstream.service.codecs import RowSchema, parse_body
     from dualstream.solvers import resolve_spec

@@ -137,7 +137,7 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     assert ask.routes == changing, "of a route that is new: let it be told of, here too"
 
 
-def test_who_may_read_the_log_sees_the_models_that_it_may_see(keyed):
+def test_audit_log_shows_only_models_of_the_access_key(keyed):
     for model in ("ads-1", "news-1", "ads-2"):
         assert keyed.put(f"/models/{model}", json=SPEC, headers=by("owner")).status_code == 201
     assert_problem(keyed.get("/audit", headers=by("learn")), 403, "forbidden")

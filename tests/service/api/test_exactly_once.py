@@ -378,7 +378,7 @@ def test_put_with_if_match_replaces_in_one_step(serve, store, client):
     assert client.get("/models/new").status_code == 404
 
 
-def test_delete_with_if_match_takes_the_model_only_where_it_stands(serve, store, client):
+def test_delete_with_if_match_requires_the_current_seq(serve, store, client):
     other = serve(store=store)
     learn(client, sample(0))
     etag = client.get("/models/m").headers["etag"]

@@ -285,7 +285,7 @@ def test_it_warns_where_it_is_to_warn(serve):
     assert 'dualstream_model_paused{model="m"} 0.0' in client.get("/metrics").text
 
 
-def test_a_killed_server_leaves_a_pause_to_whoever_comes(tmp_path: Path, serve):
+def test_pause_survives_a_killed_server(tmp_path: Path, serve):
     """The trip is in the journal, the rollback perhaps not: who loads the model sees to it."""
     store = f"sqlite:///{tmp_path / 'store.db'}"
     with ServerProcess(store) as server, httpx.Client(base_url=server.url) as client:
@@ -388,7 +388,7 @@ def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_p
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_the_copy_of_a_rollback_that_others_have_settled_goes(serve, store, monkeypatch, is_seen):
+def test_copy_of_a_rollback_settled_elsewhere_is_deleted(serve, store, monkeypatch, is_seen):
     """They name no state, and what is on its way to the store by then is named by nobody."""
     monkeypatch.setattr(GuardRollback, "on_advance", lambda self: None)
     client = serve(store=store)

@@ -236,7 +236,7 @@ def first_and_again(client, *labels: tuple[str, int], key: str) -> tuple[dict, l
     return first.json(), [answer.json() | {"duplicate": False} for answer in again]
 
 
-def test_what_a_keyed_request_did_not_find_is_shown_again_whatever_came_since(late, serve, store):
+def test_repeated_keyed_request_returns_the_same_missing_ids(late, serve, store):
     learn(late, 4)
     remember(late, "v1")
     labels = [("v1", 1), ("v2", 0), ("v1", 1), ("v1", 0)]

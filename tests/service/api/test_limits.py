@@ -185,7 +185,7 @@ def problems_in_memory() -> list[str]:
     return [str(one) for one in gc.get_objects() if isinstance(one, Problem)]
 
 
-def test_what_is_refused_leaves_nothing_behind(serve):
+def test_refused_request_leaves_no_reference_cycles(serve):
     """Nothing waits for the collector of rings, which seldom comes: bodies would with it."""
     client = serve(max_body_bytes=2**21)
     client.put("/models/m", json=SPEC)

@@ -39,7 +39,7 @@ def test_every_format_is_shown_of(client):
     assert set(PARSERS) == {*LEARN_EXAMPLES, *BINARY} == {*PREDICT_EXAMPLES, *BINARY}
 
 
-def test_examples_and_types_stand_in_the_document(client):
+def test_document_has_examples_and_types(client):
     document = client.get("/openapi.json").json()
     learn = document["paths"]["/models/{model_id}/learn"]["post"]
     shown = learn["requestBody"]["content"]["application/json"]["examples"]

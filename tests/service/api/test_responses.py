@@ -261,7 +261,7 @@ def test_list_is_paged_and_delete_removes(client):
     assert [m["id"] for m in client.get("/models").json()["models"]] == ["a", "c"]
 
 
-def test_model_made_again_begins_anew(model):
+def test_recreated_model_starts_empty(model):
     model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1})
     model.delete("/models/m")
     assert model.put("/models/m", json=SPEC).status_code == 201

@@ -45,7 +45,7 @@ def test_one_bit_makes_another_digest(serve, store):
     assert tried > 10 and captured.state_digest() == digest
 
 
-def test_it_is_shown_to_those_who_ask(client):
+def test_digest_is_returned_on_request(client):
     assert "state_digest" not in client.put("/models/m", json=ADULT).json()
     assert "state_digest" not in client.get("/models/m").json()
     assert "state_digest" not in client.get("/models").json()["models"][0]

@@ -253,7 +253,7 @@ def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
     asyncio.run(scenario())
 
 
-def test_a_copy_that_was_left_half_written_goes(store):
+def test_half_written_copy_is_deleted(store):
     """Its writer died: it may be of a state that has the sample."""
 
     async def scenario() -> None:
@@ -396,7 +396,7 @@ def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch
         asyncio.run(dies_after(number))
 
 
-def test_nothing_goes_before_a_good_snapshot_is_there(store, monkeypatch):
+def test_nothing_is_deleted_before_a_good_snapshot_exists(store, monkeypatch):
     monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
 
     async def scenario() -> None:
@@ -470,9 +470,7 @@ def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch
     asyncio.run(scenario())
 
 
-def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost(
-    tmp_path, monkeypatch
-):
+def test_replica_ahead_of_the_store_cleans_it_of_unlearned_rows(tmp_path, monkeypatch):
     """The control comes with a rebuilding, at a seq that the replica had passed before."""
     monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
     store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
@@ -496,7 +494,7 @@ def test_the_store_is_cleaned_of_what_is_unlearned_by_who_holds_what_it_has_lost
     asyncio.run(scenario())
 
 
-def test_who_closes_leaves_no_clean_up_behind_that_the_last_group_has_begun(store):
+def test_close_waits_for_the_clean_up_of_the_last_group(store):
     """The journal is closed next."""
 
     async def scenario() -> None:
@@ -515,7 +513,7 @@ def test_who_closes_leaves_no_clean_up_behind_that_the_last_group_has_begun(stor
     asyncio.run(scenario())
 
 
-def test_what_a_guard_would_go_back_to_goes_once_a_sample_is_unlearned(store):
+def test_guard_copy_is_deleted_after_unlearning(store):
     """Nobody goes back to before that."""
     alarm = {"mode": "pause", "loss": 1.0, "norm": 1.0, "deviations": 0.0}
     alarm |= {"every": 1, "patience": 50, "after": 2, "history": 4}

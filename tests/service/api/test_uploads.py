@@ -112,7 +112,7 @@ def test_a_long_body_is_learned_as_if_it_were_short(client, store, kind):
     check_rows(store, list(range(N)))
 
 
-def test_a_stream_of_arrow_is_cut_behind_record_batches(client, store):
+def test_arrow_stream_is_chunked_after_record_batches(client, store):
     pa = pytest.importorskip("pyarrow")
     names = [*"12345", "y"]
     sink = pa.BufferOutputStream()
@@ -396,7 +396,7 @@ async def make_anew(journal) -> None:
     await journal.create("m", record.spec, record.given)
 
 
-def test_the_store_goes_away_in_mid_stream(client, store, monkeypatch):
+def test_upload_fails_if_the_store_becomes_unavailable(client, store, monkeypatch):
     """What stands is shown, in a problem or in a last line; the repetition goes on from there."""
 
     async def fail(journal):
@@ -429,7 +429,7 @@ def test_chunks_whose_answers_are_forgotten_are_shown_by_their_places(
     assert again["learned"] is again["loss"] is again["mistakes"] is again["rejected"] is None
 
 
-def test_a_model_made_anew_meanwhile_gets_all_chunks_or_none(client, store, monkeypatch):
+def test_model_recreated_during_an_upload_gets_all_chunks_or_none(client, store, monkeypatch):
     before_appends(client, monkeypatch, {1: make_anew, 10: make_anew})
     assert learned(client, body_of(LIBSVM), key="k")["duplicate_chunks"] == 0
     check_rows(store, list(range(N)))

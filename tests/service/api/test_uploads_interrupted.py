@@ -96,7 +96,7 @@ def check(server: ServerProcess, store: str) -> None:
     assert found[0]["state_digest"] == found[1]["state_digest"] and found[0]["seq"] == ROWS
 
 
-def test_a_cut_connection_leaves_whole_chunks_and_the_repetition_goes_on(store):
+def test_repeated_upload_resumes_after_a_cut_connection(store):
     with ServerProcess(store, KEPT) as server:
         create(server)
         with Uploading(server) as first:
@@ -114,7 +114,7 @@ def test_a_cut_connection_leaves_whole_chunks_and_the_repetition_goes_on(store):
         check(server, store)
 
 
-def test_a_killed_server_leaves_whole_chunks_and_the_repetition_goes_on(store):
+def test_repeated_upload_resumes_after_a_killed_server(store):
     with ServerProcess(store, KEPT) as server:
         create(server)
         with Uploading(server) as first:

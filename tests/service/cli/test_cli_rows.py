@@ -285,7 +285,7 @@ class Endless:
         return (b"1 1:0.5 2:0.25\n" * (size // 15 + 1))[:size]
 
 
-def test_no_more_than_a_chunk_is_held():
+def test_memory_has_at_most_one_chunk():
     stream = Endless()
     pieces = RowFile("-", "text/x-libsvm", "k", stream).pieces()
     for number in range(20):

@@ -190,7 +190,7 @@ def test_labels_and_ids_that_are_not_asked_for_may_be_anything():
     assert list(parsed.row_indices) == [0] and [e.pointer for e in parsed.errors] == ["/x/1"]
 
 
-def test_no_number_is_a_bad_row_wherever_it_stands():
+def test_nan_is_a_bad_row_in_every_column():
     signalling = np.frombuffer(b"\x01\0\x80\x7f", np.float32)
     body = stream_of(pa.table({"1": signalling, "y": [1]}))
     assert not parse_body(schema_of(INDEXED), ARROW, body, labelled=True).row_indices

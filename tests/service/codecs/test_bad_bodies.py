@@ -296,7 +296,7 @@ def test_what_is_no_finite_number_in_a_table_is_refused_with_its_row():
         assert parsed.row_indices == [0] and [error.index for error in parsed.errors] == [1]
 
 
-def test_a_feature_that_stands_twice_is_refused_and_summed_in_vowpal_wabbit():
+def test_duplicate_feature_is_refused_but_summed_in_vowpal_wabbit():
     twice = {
         JSON: '{"x": {"1": 1, "1": 2}, "y": 1}',
         NDJSON: '{"x": {"1": 1, "1": 2}, "y": 1}',

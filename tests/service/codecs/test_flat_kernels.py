@@ -526,7 +526,7 @@ def test_escapes_have_hexadecimal_digits_only(subtests):
 
 
 @pytest.mark.parametrize("id_", [None, "event"])
-def test_a_zero_names_no_index_whoever_reads_its_row(id_):
+def test_zero_names_no_index_in_any_parser(id_):
     """Python reads the first row, because the label is new, and kernels read the others."""
     features = {"kind": "hashed", "bits": 4}  # names share indices
     spec = {"columns": {"label": "clicked", "id": id_}, "features": features}

@@ -72,7 +72,7 @@ def test_a_line_that_is_no_sample_is_refused_alone(line, pointer, reason):
     assert (bad.index, bad.line, bad.pointer) == (1, 3, pointer) and reason in bad.reason
 
 
-def test_places_that_stand_twice_are_summed_in_order_where_hashed():
+def test_duplicate_hashed_indices_are_summed_in_order():
     """Vowpal Wabbit adds the values of a name; JSON and tables refuse the name."""
     text = b"1 | a:0.1 x:1 a:0.2 c=t a:0.3 c=t"
     summed = {"x": {"a": 0.1 + 0.2 + 0.3, "x": 1, "c=t": 2}, "y": 1}
@@ -353,7 +353,7 @@ def test_tags_are_ids_where_the_media_type_says_so(client):
     assert got["count"] == 1 and got["errors"][0]["index"] == 0, "another sample with this id"
 
 
-def test_indices_that_stand_twice_are_refused_where_indexed():
+def test_duplicate_indices_are_refused_if_indexed():
     for media, body in (
         (NDJSON, '{"x": {"1": 1, "1": 2}, "y": 1}'),
         (VW, "1 | 1:1 1:2"),

@@ -257,7 +257,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
         ({"algorithm": "portfolio"}, "shares of its members"),
     ],
 )
-def test_who_cannot_says_why(client, spec, reason):
+def test_unsupported_learner_names_the_reason(client, spec, reason):
     client.put("/models/m", json=spec | {"features": SPEC["features"]})
     problem = assert_problem(client.post("/models/m/refit"), 409, "cannot-refit")
     assert reason in problem["detail"]
@@ -477,7 +477,7 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     assert "sgd retains no rows" in assert_problem(answer, 404, "no-reference")["detail"]
 
 
-def test_whoever_computes_gives_way_to_whoever_answers():
+def test_solver_thread_yields_to_requests():
     before = os.getpriority(os.PRIO_PROCESS, 0)
     desk = SolverThread()
     try:

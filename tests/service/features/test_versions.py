@@ -268,7 +268,7 @@ def test_members_go_with_the_state(serve, store):
     assert state_of(serve(store=store)) == state
 
 
-def test_damaged_copy_stops_who_needs_it_and_says_so(serve, store):
+def test_damaged_copy_stops_a_replica_that_needs_it(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 10)
@@ -287,7 +287,7 @@ def test_damaged_copy_stops_who_needs_it_and_says_so(serve, store):
 
 
 @pytest.mark.parametrize("loses", ["reading", "all"])
-def test_store_that_goes_away_before_the_copy_is_read_is_made_up_for(
+def test_rollback_retries_if_the_store_is_unavailable_before_the_copy_is_read(
     serve, store, monkeypatch, loses
 ):
     from dualstream.service.journal.protocol import JournalUnavailable
@@ -317,7 +317,7 @@ def test_store_that_goes_away_before_the_copy_is_read_is_made_up_for(
     assert_everywhere(store, client)
 
 
-def test_copy_that_went_with_the_trimmed_record_does_not_stop_who_had_read_it(store):
+def test_copy_deleted_with_its_record_does_not_stop_a_replica_that_has_read_it(store):
     async def scenario(kept: Kept) -> None:
         # Given a replica that has read of a rollback and not applied it yet
         await kept.learn_and_write(1)

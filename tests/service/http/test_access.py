@@ -79,7 +79,7 @@ def test_every_route_has_a_scope_and_nothing_else_has(keyed):
         assert requirement_of(method, filled)[:2] == (path, REQUIRED_SCOPES[path][method])
 
 
-def test_every_route_refuses_who_has_no_key_a_wrong_one_or_one_for_less(keyed):
+def test_every_route_refuses_missing_wrong_and_insufficient_access_keys(keyed):
     wrong = {"authorization": f"Bearer {new_key('x', 'admin')[0]}"}
     document = keyed.get("/openapi.json").json()
     for method, path in operations(document):

@@ -158,7 +158,7 @@ async def _waits_for_ever() -> dict:
     raise AssertionError
 
 
-def test_the_slowest_makes_room_for_who_is_quick():
+def test_slowest_connection_is_closed_for_a_quick_one():
     async def got() -> None:
         world = World(100)
         scopes = [world.scope() for _ in range(4)]
@@ -207,7 +207,7 @@ class Line:
         self.reads.set()
 
 
-def test_who_does_not_read_a_long_answer_makes_room():
+def test_connection_that_does_not_read_its_answer_is_closed_first():
     async def got() -> None:
         world, line, sent = World(10 * PIECE_OF_ANSWER), Line(), []
         scope = world.scope() | {CONNECTION: line}
@@ -262,7 +262,7 @@ def test_what_came_long_ago_does_not_make_a_body_quick():
     asyncio.run(got())
 
 
-def test_who_is_slow_is_found_among_many_who_are_not():
+def test_slow_connection_is_selected_among_many_quick_ones():
     async def got() -> None:
         world = World(10_000)
         scopes = [world.scope() for _ in range(5 * CANDIDATES)]

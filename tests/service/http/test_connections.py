@@ -72,7 +72,7 @@ class World:
         (State.ANSWER, 1, None, None, None),  # nobody is closed for what the server takes
     ],
 )
-def test_who_stands_still_too_long_is_closed(waits, begun, limit_s, reason, status):
+def test_idle_connection_is_closed_after_the_timeout(waits, begun, limit_s, reason, status):
     world, one = World(), Still(waits, begun)
     world.add(one)
     world.wait((limit_s or 1000) + 1, one)
@@ -84,7 +84,7 @@ def test_who_stands_still_too_long_is_closed(waits, begun, limit_s, reason, stat
         assert one.ended[0].status == status
 
 
-def test_who_goes_on_is_not_closed():
+def test_active_connection_is_not_closed():
     world = World()
     asking, sending = Still(State.HEAD), Still(State.BODY)
     trickling, moving = Still(State.BODY), Still(State.HEAD)
@@ -125,7 +125,7 @@ def test_the_idlest_make_room_and_none_that_is_being_answered():
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_room_is_made_without_looking_at_all_who_are_there(is_known):
+def test_eviction_does_not_scan_all_connections(is_known):
     world = World(most=10_000)
     looks = 0
 
@@ -163,7 +163,7 @@ def test_few_are_closed_before_others_are_served():
     assert closed == [0, *range(CLOSED_PER_STEP, 50, CLOSED_PER_STEP), 50]
 
 
-def test_who_asks_now_and_then_does_not_make_connection_limit_a_silent_crowd():
+def test_occasional_requests_do_not_exempt_from_the_connection_limit():
     world = World(most=50)
     asking, asked_once = Still(State.IDLE, begun=0), Still(State.IDLE)
     silent = [Still(State.IDLE, begun=0) for _ in range(40)]

@@ -215,7 +215,7 @@ async def test_predictions_that_arrive_together_are_waits_too():
 
 
 @pytest.mark.anyio
-async def test_who_waits_too_long_is_shown_that_the_outcome_is_unknown():
+async def test_request_that_times_out_reports_an_unknown_outcome():
     clock = Clock()
     waiting = WaitingRequests(1.0, clock)
     first, second = asyncio.Future(), asyncio.Future()

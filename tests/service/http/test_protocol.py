@@ -249,7 +249,7 @@ def test_of_many_pipelined_requests_few_are_in_memory():
     run(got)
 
 
-def test_a_stream_with_requests_behind_it_reads_no_more_and_ends_with_the_connection():
+def test_stream_with_pipelined_requests_stops_reading_and_closes():
     async def got() -> None:
         ended = []
 
@@ -272,7 +272,7 @@ def test_a_stream_with_requests_behind_it_reads_no_more_and_ends_with_the_connec
     run(got)
 
 
-def test_who_does_not_read_is_not_asked_what_else_he_wants():
+def test_connection_that_does_not_read_is_not_read_from():
     async def got() -> None:
         world = World(answer)
         one, line = world.connect()
@@ -441,7 +441,7 @@ def test_a_connection_that_is_gone_is_free_at_once():
         gc.enable()
 
 
-def test_who_listens_to_a_stream_can_make_room():
+def test_connection_of_a_stream_can_be_evicted():
     async def got() -> None:
         async def stream(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -465,7 +465,7 @@ def test_who_listens_to_a_stream_can_make_room():
     run(got)
 
 
-def test_a_long_answer_waits_for_who_reads_it():
+def test_long_answer_waits_for_its_reader():
     async def got() -> None:
         body = bytes(10 * PIECE + 1)
 
@@ -538,7 +538,7 @@ def test_the_kernel_takes_little_of_what_is_not_read():
                     taken += got.send(bytes(4096))
 
 
-def test_a_body_whose_head_came_behind_another_request_is_read():
+def test_body_of_a_pipelined_request_is_read():
     async def got() -> None:
         goes_on = asyncio.Event()
 
@@ -631,9 +631,7 @@ def in_chunks(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("framed", [of_length, in_chunks])
 @pytest.mark.parametrize("body", [b"", GET, GET * 6000 + b"GET"], ids=["none", "small", "long"])
-def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(
-    body: bytes, framed: Any
-):
+def test_body_of_an_upgrade_is_no_request_however_it_is_split(body: bytes, framed: Any):
     sent = UPGRADE + framed(body) + GET
     few = (1, 90, 200, 2000, 70_000, len(sent) - 20)
     cut = [[sent[:at], sent[at:]] for at in (range(1, len(sent)) if len(sent) < 1000 else few)]
@@ -655,7 +653,7 @@ def test_a_body_behind_an_upgrade_is_no_request_wherever_its_bytes_are_cut(
     run(got)
 
 
-def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
+def test_bodies_of_pipelined_upgrades_are_read_in_order():
     async def got() -> None:
         bodies: list[bytes] = []
         world = World(reads(bodies))
@@ -672,7 +670,7 @@ def test_bodies_behind_upgrades_that_come_together_are_each_read_in_turn():
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.2, HTTP/1.1", b"foo/2"])
 @pytest.mark.parametrize("body", [b"", b"transfer-encoding: chunked\r\n", b"content-length: 3\r\n"])
-def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, body: bytes):
+def test_upgrade_is_ignored_for_every_protocol_and_body(protocol: bytes, body: bytes):
     framed = {b"": b"", b"t": b"3\r\nabc\r\n0\r\n\r\n", b"c": b"abc"}[body[:1]]
     head = b"%b /y HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: %b\r\n%b\r\n"
 
@@ -696,7 +694,7 @@ def test_an_upgrade_is_ignored_whatever_its_protocol_and_body(protocol: bytes, b
         (b"transfer-encoding: chunked\r\ncontent-length: 3\r\n", b"400"),
     ],
 )
-def test_a_body_of_no_length_behind_an_upgrade_is_refused(framing: bytes, status: bytes):
+def test_upgrade_with_a_body_without_length_is_refused(framing: bytes, status: bytes):
     async def got() -> None:
         world = World(reads([]))
         one, line = world.connect()

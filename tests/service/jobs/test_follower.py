@@ -93,7 +93,7 @@ def test_a_model_deleted_elsewhere_is_noticed(pair):
     until(lambda: other.get("/models/m/predict?x=1:1").status_code == 404)
 
 
-def test_a_model_made_anew_elsewhere_is_noticed(pair, store):
+def test_follower_detects_a_model_recreated_elsewhere(pair, store):
     one, other = pair
     learn_row(one, 4)
     one.delete("/models/m")

@@ -514,7 +514,7 @@ async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(jou
     assert await log.append(keyed("k", 7), nonce=bytes(16), held=others[0], known_seq=6) == appended
 
 
-async def test_a_place_is_looked_at_with_whatever_else_an_append_does(journal: Journal):
+async def test_append_checks_the_position_with_its_other_conditions(journal: Journal):
     log = await Log.create(journal)
     digest = await journal.copy_put(log.model, log.incarnation, b"state")
     got = Change("rollback", "server", None, None, {})

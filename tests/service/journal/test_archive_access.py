@@ -90,7 +90,7 @@ async def restored(journal, record: ModelRecord, entries, keys=()) -> None:
     await journal.show(staged, record)
 
 
-async def test_restored_model_knows_keys_and_goes_on(journal):
+async def test_restored_model_deduplicates_keys_and_continues(journal):
     record = await written(journal)
     entries, keys = await taken(journal, record)
     await journal.delete(MODEL)
@@ -219,7 +219,7 @@ async def test_the_last_restore_of_a_model_is_the_one_that_counts(journal):
 
 
 @pytest.mark.parametrize("through", [4, 10])
-async def test_trimmed_log_goes_on_from_where_it_was_trimmed(journal, through):
+async def test_trimmed_log_continues_after_the_trimmed_seq(journal, through):
     record = await written(journal)
     entries, _ = await taken(journal, record)
     await journal.delete(MODEL)

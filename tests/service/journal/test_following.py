@@ -119,7 +119,7 @@ async def test_an_append_asks_sqlite_for_what_others_have_committed(
             assert await _next(got) == Announced() and said == ["ask"]
 
 
-async def test_a_closed_listener_leaves_nothing_behind(store: Store):
+async def test_cancelled_listener_disturbs_no_append(store: Store):
     async with store.journal() as journal:
         log = await Log.create(journal)
         for _ in range(3):
@@ -134,7 +134,7 @@ async def test_a_closed_listener_leaves_nothing_behind(store: Store):
         assert (await journal.get(log.model)).seq == 1
 
 
-async def test_a_broken_connection_is_shown_and_listening_begins_anew(redis_store: Store):
+async def test_broken_connection_is_reported_and_listening_restarts(redis_store: Store):
     port = int(redis_store.url.split(":")[2].split("/")[0])
     async with running_proxy(port) as proxy, redis_store.journal() as there:
         log = await Log.create(there)

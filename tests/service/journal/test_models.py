@@ -127,7 +127,7 @@ async def test_nothing_of_a_deleted_model_answers(journal: Journal):
         await journal.cursors(*where, "")
 
 
-async def test_a_replaced_model_starts_anew(journal: Journal):
+async def test_replaced_model_starts_empty(journal: Journal):
     log = await Log.create(journal)
     appended = await log.append(rows(1, id="a"), cursor=CursorMove("in", None, "1"))
     where = (log.model, log.incarnation, 1, appended.chain)

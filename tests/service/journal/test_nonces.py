@@ -91,7 +91,7 @@ async def test_repeated_appends_are_answered_as_at_first_though_their_entries_we
 
 
 @pytest.mark.parametrize("id", [None, "a"])
-async def test_the_first_one_behind_all_that_was_trimmed_is_answered_as_at_first(
+async def test_repeated_first_append_after_a_trim_returns_the_first_answer(
     journal: Journal, id: str | None
 ):
     """No entry contains its previous chain."""

@@ -232,7 +232,7 @@ async def test_two_that_append_one_label_journal_it_once(store):
         assert {place.seq for place in places} == {1} and (await one.get(MODEL)).seq == 1
 
 
-async def test_deleted_models_leave_no_rows_behind(journal):
+async def test_deleted_model_has_no_pending_rows(journal):
     record = await made(journal)
     await journal.remember(MODEL, record.incarnation, [pending_row("a")])
     await journal.delete(MODEL)

@@ -310,7 +310,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_layout_stands_still(name):
+def test_layout_is_unchanged(name):
     encode, golden = GOLDEN[name]
     assert encode().hex() == golden
     decode(bytes.fromhex(golden))

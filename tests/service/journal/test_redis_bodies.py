@@ -71,9 +71,7 @@ async def test_another_worker_is_shown_long_bodies_by_its_append(redis_store: St
         assert [entry.body for entry in appended.entries] == [part.body]
 
 
-async def test_a_long_body_that_was_repeated_stands_there_once(
-    redis_store: Store, client: redis.Redis
-):
+async def test_repeated_long_body_is_stored_once(redis_store: Store, client: redis.Redis):
     async with redis_store.journal() as journal:
         log = await Log.create(journal)
         part, nonce = long_part(), os.urandom(16)
@@ -105,7 +103,7 @@ async def test_of_several_parts_with_keys_one_may_be_left_out(
         assert not bodies(client)
 
 
-async def test_trimming_removes_the_bodies_of_what_goes(redis_store: Store, client: redis.Redis):
+async def test_trim_removes_the_bodies_of_trimmed_entries(redis_store: Store, client: redis.Redis):
     async with redis_store.journal() as journal:
         log = await Log.create(journal)
         parts = [long_part() for _ in range(4)]
@@ -198,7 +196,7 @@ async def test_an_entry_that_is_not_what_the_log_says_is_damage(
             await read(log)
 
 
-async def test_long_bodies_that_stand_in_the_log_are_read(
+async def test_long_bodies_inside_the_log_are_read(
     redis_store: Store, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ):
     async with redis_store.journal() as journal:

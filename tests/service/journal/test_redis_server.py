@@ -13,7 +13,7 @@ def no_program() -> tuple[str, dict[str, str]]:
     raise NoRedis("none here")
 
 
-def test_a_server_leaves_nothing_behind():
+def test_stopped_server_removes_its_files():
     with redis_or_skip(appendfsync="always") as server:
         pid, directory = server.pid, server.directory
         assert Path(directory, "appendonlydir").is_dir()

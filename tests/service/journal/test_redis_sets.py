@@ -291,7 +291,7 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
         assert places(await log.append(rows(3, id="3"))) == [(4, 4, "duplicate")]
 
 
-async def test_who_stays_goes_on_with_no_other_owner_of_a_slot(cluster: ClusterSet):
+async def test_remaining_node_continues_without_another_owner_of_a_slot(cluster: ClusterSet):
     """As a restore: another owner may lack the last of what was written to the one before."""
     journal = RedisJournal(cluster.url, is_pinned=True)
     await journal.open()

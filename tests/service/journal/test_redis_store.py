@@ -135,7 +135,7 @@ async def test_an_append_to_a_server_that_hangs_is_unknown_and_can_be_repeated(
         assert await log.tags() == [1]
 
 
-async def test_who_waits_behind_a_hanging_append_is_shown_in_time(own_server: RedisServer):
+async def test_append_queued_after_a_hanging_one_fails_in_time(own_server: RedisServer):
     async with opened(own_server.url, timeout_s=0.5) as journal:
         log = await Log.create(journal)
         own_server.pause()

@@ -139,7 +139,7 @@ async def test_an_append_that_was_torn_takes_no_later_one_s_place(server: RedisS
             server.kill()
 
 
-async def test_nor_where_the_server_is_killed_while_it_writes_its_log_anew(server: RedisServer):
+async def test_server_killed_while_rewriting_its_log_loses_nothing(server: RedisServer):
     async with Store(server.url).journal() as journal:
         torn, log = await torn_log(server, journal)
         for tag, cut in enumerate(torn.cuts[-3:], start=1000):
@@ -156,9 +156,7 @@ async def test_nor_where_the_server_is_killed_while_it_writes_its_log_anew(serve
             server.kill()
 
 
-async def test_nothing_is_written_while_another_child_keeps_the_log_from_being_written_anew(
-    server: RedisServer,
-):
+async def test_nothing_is_written_while_another_child_delays_the_log_rewrite(server: RedisServer):
     async with Store(server.url).journal() as journal:
         torn, log = await torn_log(server, journal)
         for tag, cut in enumerate(torn.cuts[-3:], start=1000):
@@ -216,7 +214,7 @@ def times_rewritten(server: RedisServer) -> int:
     return int(tail_of(server).name.split(".")[2]) - 1
 
 
-async def test_the_log_is_written_anew_once_after_each_start(server: RedisServer):
+async def test_log_is_rewritten_once_after_each_start(server: RedisServer):
     for starts in (1, 2):
         for _ in range(2):
             async with Store(server.url).journal() as journal:
@@ -227,14 +225,14 @@ async def test_the_log_is_written_anew_once_after_each_start(server: RedisServer
         server.start()
 
 
-async def test_a_server_that_takes_no_torn_log_need_not_write_it_anew():
+async def test_server_that_refuses_torn_logs_does_not_rewrite_its_log():
     with redis_or_skip(**{"aof-load-truncated": "no"}) as server:
         async with Store(server.url).journal() as journal:
             await append(await Log.create(journal), 1)
             assert times_rewritten(server) == 0
 
 
-async def test_a_server_that_refuses_to_write_its_log_anew_serves_and_is_shown_of(
+async def test_server_that_cannot_rewrite_its_log_serves_with_a_warning(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ):
     with Redis(port=server.port) as client:

@@ -116,7 +116,7 @@ async def test_no_byte_of_thousands_of_entries_is_left(store: Store) -> None:
         assert len(gone) > 5000
 
 
-async def test_an_emptied_log_goes_on(store: Store) -> None:
+async def test_emptied_log_continues(store: Store) -> None:
     async with store.journal() as journal:
         log = await Placed.create(journal)
         first = await log.append(rows(1, 2))

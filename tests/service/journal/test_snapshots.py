@@ -202,7 +202,7 @@ async def test_a_snapshot_of_a_trimmed_place_is_taken_while_the_chain_leads_on(j
     assert not await put(log, chain, 1)
 
 
-async def test_a_late_snapshot_behind_a_trim_is_not_stored(journal: Journal):
+async def test_late_snapshot_before_the_trimmed_seq_is_not_stored(journal: Journal):
     """Another worker has stored newer ones and trimmed the log. That is no loss of records."""
     log = await Log.create(journal)
     chain = await chains(log, 5)
@@ -249,7 +249,7 @@ async def test_readers_never_see_a_snapshot_that_is_not_complete(journal: Journa
     assert sizes == {2 << 20}
 
 
-async def test_what_a_died_writer_left_goes_with_the_next_snapshot(store: Store):
+async def test_next_snapshot_deletes_the_rest_of_a_dead_writer(store: Store):
     async with store.journal() as journal:
         log = await Log.create(journal)
         chain = await chains(log, 2)

@@ -231,7 +231,7 @@ async def test_the_log_is_synced_often_and_moved_seldom(
     assert done == ["synced", "synced", "moved"] * 2
 
 
-async def test_the_log_of_a_file_behind_a_link_is_synced(
+async def test_log_of_a_linked_file_is_synced(
     sqlite_store: Store, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     synced: list[int] = []

@@ -54,9 +54,7 @@ async def test_appends_without_keys_share_their_statements_though_some_are_refus
     assert (await journal.get("m4")).seq == 0
 
 
-async def test_appends_with_keys_and_without_stand_in_the_order_in_which_they_came(
-    journal: SqliteJournal,
-):
+async def test_appends_with_and_without_keys_are_in_order_of_arrival(journal: SqliteJournal):
     [log, other] = await logs_of(journal, 2)
     kinds = [{}, {"id": "a"}, {}, {}, {"id": "b"}]
     async with busy(journal):
@@ -108,7 +106,7 @@ async def test_the_thread_is_woken_once_for_what_comes_in_one_turn_of_the_loop(
     assert len(woken) == 1
 
 
-async def test_another_write_stands_between_the_appends_before_and_after_it(journal: SqliteJournal):
+async def test_other_write_is_between_the_appends_before_and_after_it(journal: SqliteJournal):
     logs = await logs_of(journal, 3)
     async with busy(journal) as said:
         before = [asyncio.create_task(log.append(rows(1))) for log in logs]

@@ -94,7 +94,7 @@ async def test_a_copy_comes_back_under_the_digest_of_its_bytes(store: Store, siz
         assert parts(store) == -(-size // (1 << 20))
 
 
-async def test_a_copy_is_not_seen_until_it_is_whole_and_the_next_writer_goes_on(store: Store):
+async def test_partial_copy_is_invisible_and_the_next_writer_resumes_it(store: Store):
     async with kept(store) as log:
         await half_written(store, log, BIG)
         digest = hashlib.sha256(BIG).hexdigest()
@@ -191,7 +191,7 @@ async def test_many_uses_are_listed(redis_store: Store):
         assert len(await log.journal.copy_uses(*log.where)) == 9000
 
 
-async def test_a_copy_goes_with_its_last_name(store: Store):
+async def test_copy_is_deleted_with_its_last_name(store: Store):
     async with kept(store) as log:
         digest = (await log.name("a", b"state")).digest
         await log.name("b", b"state")
@@ -254,7 +254,7 @@ async def test_a_repeated_append_names_its_copy_once(store: Store):
         assert await log.journal.copy_uses(*log.where) == [CopyUse(1, digest)]
 
 
-async def test_what_nobody_has_named_for_long_goes_when_the_log_is_trimmed(store: Store):
+async def test_old_unnamed_copy_is_deleted_when_the_log_is_trimmed(store: Store):
     async with kept(store) as log:
         await half_written(store, log, BIG)
         whole = await log.put(b"state")
@@ -268,7 +268,7 @@ async def test_what_nobody_has_named_for_long_goes_when_the_log_is_trimmed(store
         assert parts(store) == 1
 
 
-async def test_a_copy_that_is_collected_while_it_is_written_is_written_anew(store: Store):
+async def test_copy_collected_during_its_write_is_written_again(store: Store):
     async with kept(store) as log:
         digest = hashlib.sha256(BIG).hexdigest()
         writing = asyncio.create_task(log.put(BIG))
@@ -295,7 +295,7 @@ async def test_copies_and_versions_go_with_their_model(store: Store):
                 assert {key.split(b":")[-1] for key in client.keys("ds:{*")} == {b"spec", b"head"}
 
 
-async def test_every_call_is_held_to_the_incarnation(journal: Journal):
+async def test_every_call_checks_the_incarnation(journal: Journal):
     log = await Log.create(journal)
     where = (log.model, "another")
     version = Version("v", 1, "c" * 40, "0" * 64, 5)

@@ -119,7 +119,7 @@ async def test_keys_and_rows_age_by_the_clock_since_boot(sqlite_store: Store, ho
     ("off_s", "wall_error_s", "is_known"),
     [(30.0, 0.0, True), (0.9 * HOUR_S, 0.0, True), (30.0, -1e9, True), (HOUR_S, 1e8, False)],
 )
-async def test_the_clock_goes_on_after_a_reboot(
+async def test_clock_continues_after_a_reboot(
     sqlite_store: Store, host: Host, off_s: float, wall_error_s: float, is_known: bool
 ) -> None:
     async with sqlite_store.journal(LIMITS) as journal:

@@ -21,7 +21,7 @@ async def logs_of(journal: Journal, count: int) -> list[Log]:
     return [await Log.create(journal, f"m{number}") for number in range(count)]
 
 
-async def test_appends_to_many_models_at_once_stand_in_the_order_of_each(journal: Journal):
+async def test_concurrent_appends_to_many_models_keep_the_order_of_each(journal: Journal):
     logs = await logs_of(journal, 30)
     appended = await asyncio.gather(
         *(log.append(rows(tag), known_seq=0) for tag in (1, 2, 3) for log in logs)

@@ -140,7 +140,7 @@ def test_rows_are_reported_as_journalled_where_a_record_before_them_cannot_be_re
 
 
 @pytest.mark.parametrize("way", ["read", "appended to", "read, first in vain"])
-def test_a_loss_is_counted_once_by_whatever_brings_the_model_back(store, monkeypatch, way):
+def test_loss_is_counted_once_however_the_model_is_reloaded(store, monkeypatch, way):
     """The store lost what the model had learned when it left memory."""
 
     async def scenario() -> None:

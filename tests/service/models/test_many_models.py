@@ -137,7 +137,7 @@ def test_a_model_in_use_does_not_leave_until_it_is_not(store):
 
 
 @pytest.mark.parametrize("many", [1500, 20])
-def test_what_comes_back_has_the_same_bits_and_goes_on(store, many, cheap_snapshots):
+def test_reloaded_model_has_the_same_bits_and_continues(store, many, cheap_snapshots):
     """A long journal leaves with a snapshot, a short one without."""
 
     async def run():
@@ -234,7 +234,7 @@ def test_what_a_forgotten_model_has_under_way_is_left(store, monkeypatch, is_pla
     asyncio.run(run())
 
 
-def test_a_loading_goes_on_where_its_client_leaves(store):
+def test_loading_continues_after_its_client_disconnects(store):
     async def run():
         async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
@@ -249,7 +249,7 @@ def test_a_loading_goes_on_where_its_client_leaves(store):
     asyncio.run(run())
 
 
-def test_who_waits_for_a_loading_is_shown_why_it_failed(store):
+def test_request_waiting_for_a_loading_gets_its_error(store):
     async def run():
         async with serving(store) as registry:
             got = await asyncio.gather(
@@ -318,7 +318,7 @@ def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, 
     asyncio.run(run())
 
 
-def test_a_model_goes_though_its_snapshot_cannot_be_written(store, monkeypatch, cheap_snapshots):
+def test_model_is_evicted_although_its_snapshot_fails(store, monkeypatch, cheap_snapshots):
     async def run():
         async with serving(store, models_bytes=1) as registry:
             await create(registry, ["m0", "m1"])
@@ -384,7 +384,7 @@ def test_a_start_does_not_wait_for_a_model_that_takes_long(serve, store, monkeyp
     assert client.get(f"/models/{IDS[0]}").status_code == 200
 
 
-def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
+def test_metrics_show_cached_models_and_counts_continue(serve):
     client = serve(models_bytes=1)
 
     def metrics():
@@ -413,7 +413,7 @@ def test_metrics_show_the_state_of_models_held_and_all_counts_go_on(serve):
     assert 'dualstream_refused_rows_total{model="m0"}' not in metrics()
 
 
-def test_adopting_goes_over_all_models_within_the_budget(serve, store, monkeypatch):
+def test_adoption_loads_all_models_within_the_budget(serve, store, monkeypatch):
     first = serve(store=store)
     for model_id in IDS:
         first.put(f"/models/{model_id}", json=SPEC)
@@ -544,7 +544,7 @@ def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
     asyncio.run(run())
 
 
-def test_who_asks_when_a_loaded_model_has_left_again_is_given_another(store):
+def test_request_after_an_eviction_loads_the_model_again(store):
     async def run():
         async with serving(store) as registry:
             await create(registry, ["m0"])

@@ -37,7 +37,7 @@ class Held:
 
 
 @pytest.mark.parametrize("change", ["deleted", "deleted and made", "replaced"])
-def test_a_load_that_is_overtaken_is_held_by_nobody(store, monkeypatch, change):
+def test_overtaken_load_is_not_cached(store, monkeypatch, change):
     async def scenario() -> None:
         async with serving(store) as other, serving(store) as registry:
             await creation.create(other, "m", SPEC)
@@ -136,7 +136,7 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
     asyncio.run(scenario())
 
 
-def test_one_that_is_made_anew_while_it_is_read_is_read_again(store, monkeypatch):
+def test_model_recreated_during_a_load_is_loaded_again(store, monkeypatch):
     async def scenario() -> None:
         async with serving(store) as other, serving(store) as registry:
             await creation.create(other, "m", SPEC)

@@ -56,7 +56,7 @@ def snapshots(store: str) -> list[int]:
     return asyncio.run(places())
 
 
-def test_who_still_serves_a_store_that_is_taken_over_serves_it_no_more(
+def test_server_of_an_adopted_store_stops_serving(
     serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch
 ):
     running = served_otherwise(serve, store, monkeypatch)
@@ -96,7 +96,7 @@ def test_nor_does_it_write_a_snapshot_before_it_has_looked(
     assert snapshots(store) == [12]
 
 
-def test_a_store_that_has_lost_all_belongs_to_who_serves_it(serve: Serve, redis_server):
+def test_emptied_store_belongs_to_its_running_server(serve: Serve, redis_server):
     with redis.Redis.from_url(redis_server.url) as client:
         client.flushall()
         running = serve(store=redis_server.url)

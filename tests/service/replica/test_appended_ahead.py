@@ -100,7 +100,7 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
     run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.LATE])
 
 
-def test_who_is_shown_once_more_what_he_was_shown_at_first_is_not_doubted(tmp_path, monkeypatch):
+def test_repeated_answer_is_not_a_contradiction(tmp_path, monkeypatch):
     """All rows behind were known; others have appended since, and the replica has read that."""
 
     async def scenario(bench: Bench) -> None:

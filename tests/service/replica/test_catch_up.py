@@ -82,7 +82,7 @@ def test_many_reads_end_with_the_one_that_reaches_the_seq(tmp_path, monkeypatch)
     run(tmp_path, scenario)
 
 
-def test_a_seq_beyond_the_journal_is_held_against_its_head(tmp_path):
+def test_seq_beyond_the_journal_is_compared_with_its_head(tmp_path):
     async def scenario(bench: Bench) -> None:
         seq = await append_elsewhere(bench, 3)
         await bench.committer.refresh(seq)
@@ -111,7 +111,7 @@ def test_a_fork_is_found_by_what_is_read_or_by_the_head(tmp_path: Path, grown: i
     assert forks == ["m"]
 
 
-def test_a_model_that_was_made_anew_is_shown(tmp_path):
+def test_recreated_model_is_reported(tmp_path):
     async def scenario(bench: Bench) -> None:
         spec = (await bench.faulty.get("m")).spec
         await bench.faulty.delete("m")

@@ -28,7 +28,7 @@ from tests.service.journal.faulty import Fault
 from tests.service.replica.committer_bench import Bench, lose, request, run
 
 
-def test_who_waits_at_one_that_refuses_is_shown_that_nothing_was_done(tmp_path):
+def test_request_queued_at_a_refusing_replica_reports_no_effect(tmp_path):
     """And who comes later; what is under way is brought to its end."""
 
     async def scenario(bench: Bench) -> None:
@@ -49,7 +49,7 @@ def test_who_waits_at_one_that_refuses_is_shown_that_nothing_was_done(tmp_path):
     run(tmp_path, scenario, [Fault.DELAYED])
 
 
-def test_what_waits_goes_into_one_append(tmp_path):
+def test_queued_requests_share_one_append(tmp_path):
     async def scenario(bench: Bench) -> None:
         await asyncio.gather(*(bench.send(f"k{n}") for n in range(50)))
 
@@ -92,7 +92,7 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
     assert learned == [19, 5, 1]
 
 
-def test_few_rows_take_no_task_behind_known_ones_or_those_that_are_shown(tmp_path):
+def test_few_rows_start_no_task_after_duplicates_or_reported_ones(tmp_path):
     async def scenario(bench: Bench) -> None:
         tasks = []
 
@@ -129,7 +129,7 @@ def test_requests_that_arrive_meanwhile_form_the_next_group(tmp_path):
     assert bench.groups == [1, 20]
 
 
-def test_a_group_is_bounded_and_a_larger_request_stands_alone(tmp_path):
+def test_group_is_bounded_and_a_larger_request_is_alone(tmp_path):
     async def scenario(bench: Bench) -> None:
         await asyncio.gather(
             bench.send("a", 10), bench.send("big", GROUP_ROWS + 1), bench.send("b"), bench.send("c")
@@ -172,9 +172,7 @@ def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, mo
     assert learned == [GROUP_ROWS, GROUP_ROWS, GROUP_ROWS + 5]
 
 
-def test_who_hears_that_rows_are_journalled_sends_the_next_before_they_are_learned(
-    tmp_path, monkeypatch
-):
+def test_callback_of_journalled_rows_can_submit_before_they_are_learned(tmp_path, monkeypatch):
     """An upload: the store works on its next chunk while one is learned."""
     done = []
 
@@ -206,7 +204,7 @@ def test_who_hears_that_rows_are_journalled_sends_the_next_before_they_are_learn
     assert done == ["append", "append", "learn", "learn"]
 
 
-def test_what_does_not_stand_as_it_should_is_not_followed_while_it_is_learned(tmp_path):
+def test_contradicting_append_is_not_followed_while_it_is_learned(tmp_path):
     async def scenario(bench: Bench) -> None:
         await bench.send("k", BULK_ROWS)
         other = request("x", BULK_ROWS)
@@ -345,7 +343,7 @@ def test_same_key_with_other_rows_is_a_conflict(tmp_path):
 
 
 @pytest.mark.parametrize("broken", [("on_group",), ("on_advance",), ("on_advance", "on_failure")])
-def test_who_hears_of_groups_and_raises_keeps_nobody_from_his_turn(tmp_path, monkeypatch, broken):
+def test_failing_group_listener_delays_no_request(tmp_path, monkeypatch, broken):
     async def scenario(bench: Bench) -> None:
         async with asyncio.timeout(10):
             with monkeypatch.context() as planted:
@@ -373,7 +371,7 @@ def _breaks(*_: Any) -> None:
     raise ValueError("planted")
 
 
-def test_what_waits_may_be_drained_when_all_who_waited_for_it_have_left(tmp_path):
+def test_queue_drains_after_all_its_clients_disconnected(tmp_path):
     async def scenario(bench: Bench) -> None:
         async with bench.committer.between_groups():
             leaving = bench.committer.submit(request("leaving"))

@@ -62,7 +62,7 @@ def never_doubted(chance):
     assert not contradicts(appended, known)
 
 
-def test_one_that_stands_on_what_is_lost_is_doubted():
+def test_append_after_a_lost_entry_is_a_contradiction():
     """Whether its append was asked behind what is left, or behind what is lost."""
     for seed in range(400):
         doubted(random.Random(seed))

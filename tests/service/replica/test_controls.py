@@ -173,7 +173,7 @@ def test_many_faults_in_any_order(store):
     run(store, scenario, faults)
 
 
-def test_verdict_comes_from_wherever_the_control_was_applied(store):
+def test_outcome_comes_from_the_replica_that_applied_the_control(store):
     async def scenario(bench: Bench) -> None:
         append = bench.journal.append
 
@@ -193,7 +193,7 @@ def test_verdict_comes_from_wherever_the_control_was_applied(store):
     run(store, scenario)
 
 
-def test_verdict_comes_from_a_rebuilt_replica_too(tmp_path):
+def test_outcome_comes_from_a_rebuilt_replica_too(tmp_path):
     import sqlite3
 
     async def scenario(bench: Bench) -> None:

@@ -216,7 +216,7 @@ def test_a_head_of_more_than_there_is_is_found(serve, store, snapshot_every):
         assert "ends at seq 4, before its head" in got["detail"] and "outcome" not in got
 
 
-def test_whoever_holds_a_model_lets_go_of_it_where_its_head_tells_of_too_much(store):
+def test_model_is_evicted_if_its_head_is_beyond_the_entries(store):
     async def scenario() -> None:
         async with serving(store) as registry:
             model, _ = await creation.create(registry, "m", ADULT)
@@ -320,7 +320,7 @@ def test_any_bit_of_a_spec_is_found(store):
     asyncio.run(scenario())
 
 
-def test_whoever_follows_stops_in_front_of_a_damaged_entry(serve, store):
+def test_follower_stops_before_a_damaged_entry(serve, store):
     client = serve(store=store)
     client.put("/models/m", json=ADULT)
     client.put("/models/other", json=ADULT)

@@ -5,7 +5,7 @@ import asyncio
 from dualstream.service.replica.apply_or_rebuild import FifoLock
 
 
-def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
+def test_lock_is_granted_in_order_of_arrival():
     order = []
 
     async def wants(lock: FifoLock, name: str) -> None:
@@ -30,7 +30,7 @@ def test_those_who_wait_have_it_in_their_order_and_nobody_comes_between():
     assert order == ["a", "c", "d"]
 
 
-def test_who_leaves_once_it_was_handed_to_him_hands_it_on():
+def test_cancelled_owner_passes_the_lock_on():
     async def scenario() -> None:
         lock = FifoLock()
         lock.try_acquire()

@@ -101,7 +101,7 @@ def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_
     assert not behind.has_diverged
 
 
-def test_a_trail_is_bounded_and_begins_anew_where_the_replica_does():
+def test_lineage_is_bounded_and_restarts_with_the_replica():
     lineage = Lineage(10)
     passed = entries(1, [1] * 100)
     for entry in passed:
@@ -179,7 +179,7 @@ ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=pr
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_nothing_of_a_fork_is_shown_to_who_asked_before(client, route, monkeypatch):
+def test_earlier_request_sees_nothing_of_a_fork(client, route, monkeypatch):
     """The registry is asked before, the replica after the fork was found."""
     client.put("/models/m", json={"features": ADULT["features"]})
     registry = client.app._registry

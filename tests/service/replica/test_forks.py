@@ -64,7 +64,7 @@ async def is_served(replica: Replica) -> bool:
         return False
 
 
-def test_rows_that_stand_across_its_place_show_it(tmp_path, monkeypatch):
+def test_rows_across_its_position_reveal_a_fork(tmp_path, monkeypatch):
     """They were appended ahead; then it read rows of other writers, which are lost by then.
 
     A front that fails lets it read on.
@@ -268,7 +268,7 @@ async def served_again(model: Model) -> None:
 
 
 @pytest.mark.parametrize("what", ["snapshot", "version", "clean-up"])
-def test_a_place_that_is_not_held_any_more_shows_it(tmp_path, monkeypatch, what):
+def test_position_no_longer_in_the_lineage_reveals_a_fork(tmp_path, monkeypatch, what):
     """Of what was lost no snapshot is taken, and no version; nor is it served from then on."""
 
     async def scenario(model: Model, _: ModelRegistry, journal: Any) -> None:
@@ -329,7 +329,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
     of_five_and(tmp_path, scenario)
 
 
-def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
+def test_earlier_head_reveals_a_fork(tmp_path, monkeypatch):
     """Before the journal is read, which waits for a while, as rows may come."""
 
     async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
@@ -344,7 +344,7 @@ def test_a_head_that_lies_behind_it_shows_it(tmp_path, monkeypatch):
     of_five_and(tmp_path, scenario)
 
 
-def test_one_that_failed_in_the_midst_of_a_row_is_read_anew(tmp_path, monkeypatch):
+def test_replica_that_failed_within_a_row_is_rebuilt(tmp_path, monkeypatch):
     """The row is learned but not counted: applying the entry again learns it twice."""
 
     async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
@@ -392,7 +392,7 @@ async def fresh_reference(journal: Any) -> Reference:
         await fresh.close()
 
 
-def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
+def test_reference_of_a_lost_row_is_computed_again(tmp_path):
     """At the same seq, where another row stands now."""
 
     async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
@@ -415,7 +415,7 @@ def test_a_reference_of_what_is_lost_is_found_anew(tmp_path):
     of_five_and(tmp_path, scenario)
 
 
-def test_a_reference_is_found_anew_where_its_window_is_lost_meanwhile(tmp_path, monkeypatch):
+def test_reference_is_computed_again_if_its_window_is_lost(tmp_path, monkeypatch):
     """The waiting client gets the optimum of the rows that exist."""
 
     async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:

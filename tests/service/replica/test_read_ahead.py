@@ -165,7 +165,7 @@ def test_entries_are_applied_though_the_next_ones_cannot_be_read(store, monkeypa
     run(store, scenario)
 
 
-def test_a_read_ahead_comes_to_its_end_though_whoever_asked_has_gone(store, monkeypatch):
+def test_read_ahead_finishes_after_its_request_is_cancelled(store, monkeypatch):
     ended: list[int] = []
 
     async def scenario(journal: Journal, replica: Replica) -> None:

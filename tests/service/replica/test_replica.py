@@ -30,7 +30,7 @@ from tests.service.support import (
 )
 
 
-def test_nothing_is_learned_while_a_replica_is_held_still():
+def test_still_replica_learns_nothing():
     async def scenario() -> None:
         spec = canonical(resolve_spec(ADULT))
         replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""))
@@ -67,7 +67,7 @@ def test_two_processes_append_to_one_model(serve, store):
     assert bits(replica_of(other)) == bits(loaded(store))
 
 
-def test_far_behind_replica_reads_what_one_answer_cannot_hold(serve, store):
+def test_lagging_replica_reads_several_pages(serve, store):
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=ADULT)
     other.get("/models/m")

@@ -79,7 +79,7 @@ def without(spec: Any, steps: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_the_row_of_an_id_is_found_whatever_came_after_it(store, spec):
+def test_row_of_an_id_is_located_after_any_later_rows(store, spec):
     async def scenario(bench: Bench) -> None:
         await learn(bench, "one", None, "three")
         await learn(bench, "four", "huge", "six", weights=[1.0, 1.0, 0.0])

@@ -60,7 +60,7 @@ def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
 
 
 @pytest.mark.skipif(DISABLED, reason="nothing is compiled")
-def test_who_waits_for_kernels_is_shown_so_where_no_cache_has_them(tmp_path):
+def test_readiness_reports_compilation_without_a_cache(tmp_path):
     code = (
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
         "kernels.NOTICE_AFTER_S = 0.05\n"

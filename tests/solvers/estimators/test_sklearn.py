@@ -70,7 +70,7 @@ def test_fit_is_seeded_passes_of_the_learner(rows):
 
 
 @pytest.mark.parametrize("model", ESTIMATORS, ids=repr)
-def test_partial_fit_goes_on_wherever_rows_are_cut(model, rows):
+def test_partial_fit_continues_at_every_split_of_the_rows(model, rows):
     x, classes, numbers = rows
     y = classes if is_classifier(model) else numbers
     first = {"classes": [0, 1, 2]} if is_classifier(model) else {}
@@ -85,7 +85,7 @@ def test_partial_fit_goes_on_wherever_rows_are_cut(model, rows):
         assert array.tobytes() == states[1][name].tobytes(), name
 
 
-def test_entries_of_a_sparse_matrix_that_stand_twice_are_added(rows):
+def test_duplicate_entries_of_a_sparse_matrix_are_added(rows):
     x, classes, _ = rows
     doubled = sparse.csr_matrix(x[:1])
     doubled = sparse.csr_matrix(

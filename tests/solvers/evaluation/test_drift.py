@@ -137,7 +137,7 @@ def test_only_the_last_events_are_kept():
 
 
 @pytest.mark.parametrize("stop", [0, 1, 5, 33, 700])
-def test_a_state_goes_on_as_if_nothing_had_happened(stop):
+def test_restored_state_continues_without_a_difference(stop):
     losses = levels(2, pieces=3)
     stop = min(stop, len(losses))
     whole = watched(losses)
@@ -209,7 +209,7 @@ def test_one_broken_reading_does_not_change_the_scale():
     assert alarms(scaled(broken)) == alarms(scaled(losses)) == [0, 0]
 
 
-def test_a_scaled_state_goes_on_as_if_nothing_had_happened():
+def test_restored_scaled_state_continues_without_a_difference():
     losses = levels(2, pieces=3) * 1e5
     whole = scaled(losses)
     for stop in (0, 1, 99, 101, 299, 301, len(losses) // 2):

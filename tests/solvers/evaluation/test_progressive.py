@@ -130,7 +130,7 @@ def test_baselines_guess_negative_before_any_label():
     assert errors(metrics) == [1.0, 1.0, 1.0]
 
 
-def test_a_tie_of_labels_goes_to_the_one_seen_first():
+def test_tie_of_labels_is_won_by_the_first_seen():
     metrics = Progressive("binary")
     for y in (1.0, 0.0, 1.0):  # wrong (none seen), wrong (1 leads), right (tie: 1 was first)
         one(metrics, y)

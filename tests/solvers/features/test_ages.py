@@ -112,7 +112,7 @@ def test_learners_see_the_ages_of_the_definition(name):
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_batch_is_its_rows_and_a_restored_learner_goes_on(name):
+def test_batch_equals_rows_and_restored_learner_continues(name):
     given = stream(name)
     whole, single, other = (make_learner(spec_of(name)) for _ in range(3))
     whole.learn(given)

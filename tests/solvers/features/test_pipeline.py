@@ -93,7 +93,7 @@ def test_a_batch_is_its_rows_one_by_one(stages):
 
 
 @pytest.mark.parametrize("stages", ALL)
-def test_a_restored_learner_goes_on(stages):
+def test_restored_learner_continues(stages):
     batch = mixed_rows(200)
     learner, other = make_learner(spec_of(stages)), make_learner(spec_of(stages))
     learner.learn(batch[:90])

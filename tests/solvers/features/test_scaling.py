@@ -93,7 +93,7 @@ def test_normed_rows_are_those_of_the_definition(kind):
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-160, 1e-100, 1e100])
-def test_row_norm_is_one_whatever_the_unit(size):
+def test_row_norm_is_one_in_every_unit(size):
     out = Norm(running=False).learn(batch_of([{0: 3 * size / 5, 1: 4 * size / 5}], 2))
     assert out.values == pytest.approx([0.6, 0.8], rel=1e-12)
 

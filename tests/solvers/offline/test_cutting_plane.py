@@ -127,7 +127,7 @@ def test_relaxed_problem_has_the_golden_value_and_not_the_printed_one(adult_1000
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_bounds_hold_the_optimum_at_every_iteration_whatever_rests(intercept):
+def test_bounds_contain_the_optimum_at_every_iteration(intercept):
     rng = np.random.default_rng(8)
     batch = sparse_rows(n=150, dim=10, weights=rng.uniform(0.0, 2.0, 150))
     best = conic.optimum(batch, "hinge", 0.003, bias=intercept != "none", free=intercept == "free")

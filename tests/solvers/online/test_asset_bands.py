@@ -151,7 +151,7 @@ def band_of(name):
     return accepted.get(name, (mean - deviation, mean + deviation))
 
 
-def test_error_after_100_epochs_behind_fourier_features_is_in_the_band(a9a, a9a_test):
+def test_error_after_100_epochs_with_fourier_features_is_in_the_band(a9a, a9a_test):
     stage = Fourier(123, COMPONENTS, GAMMA, 0)
     train = Mapped(stage, a9a)
     learner = asset("sqrt", TRAIN, 50 * TRAIN)
@@ -165,7 +165,7 @@ def test_error_after_100_epochs_behind_fourier_features_is_in_the_band(a9a, a9a_
     assert train.objective(learner.weights, 1e-3 / TRAIN) == pytest.approx(0.46, abs=0.02)
 
 
-def test_errors_behind_landmarks_are_in_the_bands(a9a, a9a_test):
+def test_errors_with_landmarks_are_in_the_bands(a9a, a9a_test):
     """Of all rows, and of 8,000: they share the map, which takes longer than the steps.
 
     20 of the golden 100 epochs and 50 of 400, or all of them: the errors differ by 0.002.

@@ -74,7 +74,7 @@ def test_learns_as_the_printed_formulas_do(kind, inner, step, radius):
         assert math.isclose(largest, radius)
 
 
-def test_a_small_scale_goes_into_the_weights():
+def test_small_scale_is_folded_into_the_weights():
     """A ball so small that each step shrinks all earlier ones to nearly nothing."""
     learner = dc("pil2", C=1.0, radius=1e-9)
     batch = stream(learner.spec, 60)

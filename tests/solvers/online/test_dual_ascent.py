@@ -99,7 +99,7 @@ def test_batch_is_a_loop_of_single_rows_to_the_bit(window, kappa, cuts, seed):
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 @FEW
 @given(cut=st.integers(0, 60))
-def test_a_restored_learner_goes_on_as_if_it_had_never_stopped(window, kappa, cut):
+def test_restored_learner_continues_without_a_difference(window, kappa, cut):
     batch, _ = rows_of(60)
     spec = spec_of("hinge", window, kappa, retain=9)
     whole, before, after = (make_learner(spec) for _ in range(3))
@@ -378,7 +378,7 @@ def summed_anew(state):
 
 
 @pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
-def test_a_sliding_window_is_summed_anew_every_hundred_lengths(kappa):
+def test_sliding_window_is_summed_again_every_hundred_lengths(kappa):
     learner, batch = sliding_stream(500, 5, kappa)
     learner.learn(batch[:499])
     v, _ = summed_anew(learner.state())
@@ -391,7 +391,7 @@ def test_a_sliding_window_is_summed_anew_every_hundred_lengths(kappa):
 
 @pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
 @pytest.mark.parametrize("place", [0, 20])
-def test_an_outsized_row_leaves_nothing_behind_when_it_leaves_the_window(kappa, place):
+def test_outsized_row_has_no_effect_after_it_leaves_the_window(kappa, place):
     learner, batch = sliding_stream(60, 8, kappa)
     batch.weights[place] = 1e15
     learner.learn(batch)
@@ -400,7 +400,7 @@ def test_an_outsized_row_leaves_nothing_behind_when_it_leaves_the_window(kappa, 
     assert learner.state()["delta"] == pytest.approx(delta, rel=1e-14)
 
 
-def test_an_outsized_weight_leaves_nothing_behind_though_its_row_had_no_step():
+def test_outsized_weight_of_a_row_without_step_has_no_effect():
     window = ("sliding", 3)
     learner = make_learner(spec_of("epsilon_insensitive", window, dim=1, retain=3))
     weights = [0.1, 0.1, 1e17, 0.1, 0.1, 0.1, 0.1]
@@ -413,7 +413,7 @@ def test_an_outsized_weight_leaves_nothing_behind_though_its_row_had_no_step():
 
 @pytest.mark.parametrize("kappa", [None, 0.9], ids=["last", "average"])
 @pytest.mark.parametrize("giants", [False, True])
-def test_a_restored_learner_sums_anew_where_the_other_one_does(kappa, giants):
+def test_restored_learner_sums_again_at_the_same_rows(kappa, giants):
     whole, batch = sliding_stream(620, 3, kappa, giants=giants)
     learners = [whole]
     for first in range(0, 620, 10):
@@ -511,7 +511,7 @@ LOOKS = {
 }
 
 
-def test_whoever_looks_at_rows_that_wait_finds_what_single_rows_leave(monkeypatch, subtests):
+def test_reading_pending_rows_equals_single_rows(monkeypatch, subtests):
     for look, (retain, n, before, waits), (loss, window, kappa) in product(
         LOOKS,
         [(20, 24, 4, True), (24, 24, 0, True), (24, 24, 4, False), (20, 60, 4, False)],
@@ -626,7 +626,7 @@ ROW = st.tuples(SIZES, SIZES, st.booleans(), SIZES)
     kappa=st.sampled_from([None, 0.0, 5e-324, 1e-60, 0.9, 1.0]),
     rho=st.sampled_from([1e-12, 1e-3, 1e12]),
 )
-def test_whatever_comes_in_the_state_is_finite_and_parts_are_the_whole(
+def test_state_is_finite_and_split_batches_equal_the_whole_for_any_input(
     rows, loss, window, kappa, rho
 ):
     x = np.array([[row[0], -row[1]] for row in rows])

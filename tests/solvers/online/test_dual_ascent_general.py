@@ -132,7 +132,7 @@ def test_elastic_net_without_its_l1_part_is_l2(subtests):
             )
 
 
-def test_the_dual_never_goes_down(subtests):
+def test_dual_never_decreases(subtests):
     for regularizer, window, loss in product(REGULARIZERS.values(), WINDOWS.values(), LOSSES):
         with subtests.test(regularizer=regularizer, window=window, loss=loss):
             batch, _ = rows_of(40, regression=loss not in MARGIN_LOSSES)
@@ -257,7 +257,7 @@ ROW = st.tuples(SIZES, SIZES, st.booleans(), SIZES)
     regularizer=st.sampled_from([ELASTIC, ENTROPY]),
     steps=st.sampled_from([0, 2]),
 )
-def test_whatever_comes_in_the_state_is_finite_and_parts_are_the_whole(
+def test_state_is_finite_and_split_batches_equal_the_whole_for_any_input(
     rows, loss, window, kappa, rho, regularizer, steps
 ):
     x = np.array([[row[0], -row[1]] for row in rows])

@@ -112,7 +112,7 @@ def test_a_batch_is_its_rows_one_by_one(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_restored_learner_goes_on(name):
+def test_restored_learner_continues(name):
     batch = class_rows()
     learner, other = make_learner(spec_of(name)), make_learner(spec_of(name))
     learner.learn(batch[:80])

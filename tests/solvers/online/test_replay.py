@@ -49,7 +49,7 @@ def test_replay_is_the_references(subtests):
             assert found == pytest.approx(slow.certificate(), rel=1e-8, abs=1e-9)
 
 
-def test_the_dual_never_goes_down(subtests):
+def test_dual_never_decreases(subtests):
     for fixed, window, loss in product(
         [{"rho": 0.01}, {"strength": 2.0}], WINDOWS.values(), LOSSES
     ):
@@ -112,7 +112,7 @@ def test_rows_whose_weight_has_vanished_are_left_alone(beta, regularizer):
 @pytest.mark.parametrize(
     "replay", [{"steps": 3}, {"until_gap": 1e-3, "every": 7, "max_steps": 3}], ids=["steps", "gap"]
 )
-def test_a_batch_is_a_loop_and_a_restored_learner_goes_on(replay, window, kappa):
+def test_batch_equals_a_loop_and_restored_learner_continues(replay, window, kappa):
     batch, _ = rows_of(150)
     spec = spec_of("logistic", window, kappa, retain=9, replay=replay, seed=5)
     whole, parts, restored = (make_learner(spec) for _ in range(3))

@@ -139,7 +139,7 @@ def test_nothing_of_the_row_is_left_in_the_state(window, retain):
 
 
 @pytest.mark.parametrize("name", ABLE)
-def test_parts_are_the_whole_and_a_restored_learner_goes_on(name):
+def test_split_batches_equal_the_whole_and_restored_learner_continues(name):
     spec = ALL[name]
     batch = _stream(spec, 120)
     whole, rows, restored = (make_learner(spec) for _ in range(3))
@@ -188,7 +188,7 @@ def test_no_copy_of_what_was_before_is_kept_to_go_back_to(stage, task):
     assert rewind._saved is None and not rewind._since
 
 
-def test_who_cannot_says_why(subtests):
+def test_unsupported_learner_names_the_reason(subtests):
     for name in [name for name in ALL if name not in ABLE]:
         with subtests.test(name=name):
             reason = why_not_unlearn(resolve_spec(ALL[name]))
@@ -197,7 +197,7 @@ def test_who_cannot_says_why(subtests):
             assert any(word in reason for word in named)
 
 
-def test_who_cannot_is_every_algorithm_but_one():
+def test_all_algorithms_but_one_are_unsupported():
     algorithms = {ALL[name]["algorithm"] for name in ABLE}
     assert algorithms == {"dual_ascent"}
     for stage in ({"scaling": "balanced"}, {"norm": "running"}, {"map": "nystroem"}):

@@ -154,7 +154,7 @@ def test_every_dual_member_of_a_preset_is_certified(name):
 
 
 @pytest.mark.parametrize("spec", MEMBERS, ids=ids)
-def test_certificate_after_a_member_began_anew(spec):
+def test_certificate_after_a_member_was_reset(spec):
     batch = stream(N)
     at = next(i for i in range(N // 2, N) if batch.weights[i] > 0.0)
     members = [{"kind": "prior"}, {"name": "own", "kind": "dual_ascent"} | spec]

@@ -210,7 +210,7 @@ WILD = [
 
 
 @pytest.mark.parametrize("wild", WILD, ids=lambda one: one.get("kind") or one["algorithm"])
-def test_member_that_leaves_the_numbers_begins_anew_and_the_others_do_not_notice(wild):
+def test_member_with_non_finite_numbers_is_reset_without_effect_on_others(wild):
     batch = huge()
     calm, learner = portfolio(members=TAME), portfolio(members=[*TAME, wild])
     calm.learn(batch)
@@ -251,7 +251,7 @@ def test_a_row_that_throws_a_member_out_is_scored_as_it_was_predicted(wild, weig
     assert content(whole) == content(learner)
 
 
-def test_a_challenger_that_began_anew_on_the_retained_rows_is_calibrated_since():
+def test_challenger_reset_on_retained_rows_is_calibrated_since():
     batch, wild = huge(), WILD[-1]
     learner = portfolio(members=TAME, retain=N)
     learner.learn(batch)
@@ -263,7 +263,7 @@ def test_a_challenger_that_began_anew_on_the_retained_rows_is_calibrated_since()
     assert view.calibration == alone.members()[0].calibration
 
 
-def test_a_challenger_that_goes_too_far_begins_anew_as_a_member_does():
+def test_diverging_challenger_is_reset_like_a_member():
     wild = {"name": "wild", "kind": "dual_ascent", "strength": 1e-12, "scaling": "none"}
     batch = stream(N)
     rows = Batch.from_dense(

@@ -194,7 +194,7 @@ def test_members_can_be_removed_down_to_the_last(members):
 
 
 @pytest.mark.parametrize("served", ["dual-3", "newton-row", "prior", "sgd-1"])
-def test_the_others_stand_still_while_one_member_is_served(served):
+def test_other_members_do_not_change_while_one_is_served(served):
     first, second, third = stream(N), stream(40, seed=1), stream(40, seed=2)
     learner, free = portfolio(retain=50), portfolio(retain=50)
     for one in (learner, free):

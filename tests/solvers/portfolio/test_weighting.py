@@ -176,7 +176,7 @@ def test_a_weight_is_the_exponent_of_the_shares_up_to_that_of_1_over_eta(weight)
     np.testing.assert_allclose(learner._rule.shares, expected, rtol=1e-12)
 
 
-def test_shares_that_were_all_lost_are_given_out_anew():
+def test_shares_that_all_vanished_are_reset():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1200, 2))
     good = {"name": "good", "kind": "dual_ascent", "strength": 0.01}

@@ -197,7 +197,7 @@ def test_a_batch_equals_its_pieces(pieces):
 
 
 @pytest.mark.parametrize("at", [0, 1, 127, 128, 129, N // 2])
-def test_a_restored_profile_goes_on_as_the_first_one(at):
+def test_restored_profile_continues_like_the_original(at):
     random = stream()
     spec = resolve_spec({})
     first = ColumnProfile(spec)

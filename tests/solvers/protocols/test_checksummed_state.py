@@ -30,7 +30,7 @@ def test_what_is_dumped_is_loaded():
         assert arrays[name].flags.writeable
 
 
-def test_equal_states_are_equal_bytes_whatever_the_order():
+def test_equal_states_are_equal_bytes_in_any_order():
     backwards = dict(reversed(ARRAYS.items()))
     assert dump(backwards, {"b": "1", "a": "2"}) == dump(ARRAYS, {"a": "2", "b": "1"})
     assert dump(ARRAYS, {"a": "2"}) != dump(ARRAYS, {"a": "3"})
@@ -148,7 +148,7 @@ def test_metadata_may_not_use_the_names_of_the_format():
         dump({}, {"sha256": "0"})
 
 
-def test_a_learner_goes_through_bytes(adult):
+def test_learner_is_restored_from_bytes(adult):
     spec = {"loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
     learner, other = make_learner(spec), make_learner(spec)
     learner.learn(adult[:200])

@@ -375,7 +375,7 @@ def test_awkward_windows_are_refitted_or_refused_in_words(subtests):
                     assert np.isfinite(learner.predict(batch)).all()
 
 
-def test_who_cannot_says_why():
+def test_unsupported_learner_names_the_reason():
     reasons = {name: why_not_refit(resolve_spec(spec)) for name, spec in SPECS.items()}
     able = {name for name, why in reasons.items() if why is None}
     algorithms = {name: resolve_spec(spec)["algorithm"] for name, spec in SPECS.items()}
@@ -392,7 +392,7 @@ def test_who_cannot_says_why():
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "huber"])
-def test_solve_finds_the_same_weights_with_the_part_of_other_rows_held_fixed(loss):
+def test_solve_finds_the_same_weights_with_the_part_of_other_rows_fixed(loss):
     """Another implementation, of the problem in the state."""
     batch, x, y = rows_for(loss)
     spec = spec_of(loss, ("exponential", 0.995), dim=8, rho=0.02, retain=100)

@@ -142,7 +142,7 @@ def steps_from(spec, w, batch, x, t, reach, norm):
 
 
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "spg-hinge-average"])
-def test_it_goes_on_from_there_with_the_step_that_each_has(name):
+def test_learner_continues_after_a_refit_with_its_step(name):
     spec = SPECS[name] | ({} if "from" in name else {"average": None})
     spec = SPECS[name] if SPECS[name]["algorithm"] not in ("sgd", "asset") else spec
     batch, x = rows_of(200, is_regression=spec.get("task") == "regression")
@@ -173,7 +173,7 @@ def test_it_goes_on_from_there_with_the_step_that_each_has(name):
 
 
 @every
-def test_a_state_after_it_goes_on_bit_for_bit_and_averages_begin_anew(name):
+def test_state_after_a_refit_continues_bit_for_bit_and_averages_restart(name):
     spec = SPECS[name]
     batch, _ = rows_of(is_regression=spec.get("task") == "regression")
     learner, single = make_learner(spec | FEATURES), make_learner(spec | FEATURES)

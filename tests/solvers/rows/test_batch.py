@@ -214,7 +214,7 @@ EDGES = (math.nan, math.inf, -math.inf, 1e100, -1e100, 1.1e100, 0.0, -0.0, -1.0,
 
 
 @pytest.mark.parametrize("column", range(5))
-def test_whatever_number_breaks_a_rule_is_found(batch, column):
+def test_every_invalid_number_is_reported(batch, column):
     # Includes a row without entries in the middle, and one at the end.
     good = [batch.indptr, batch.indices, batch.values, batch.labels, batch.weights]
     good[0], good[3], good[4] = (np.append(good[k], good[k][-1]) for k in (0, 3, 4))
@@ -227,7 +227,7 @@ def test_whatever_number_breaks_a_rule_is_found(batch, column):
 
 
 @pytest.mark.parametrize("column", range(5))
-def test_whatever_breaks_a_rule_beside_ones_that_all_share_is_shown(batch, column):
+def test_invalid_number_among_shared_ones_is_reported(batch, column):
     good = [batch.indptr, batch.indices, shared_ones(batch.nnz), batch.labels, shared_ones(4)]
     made = Batch.of_columns(*good, batch.dim)
     assert made.values is good[2] and are_shared_ones(made.weights)

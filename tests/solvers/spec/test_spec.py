@@ -209,7 +209,7 @@ def test_a_replay_until_a_gap_has_defaults():
     }
 
 
-def test_strength_stands_in_the_place_of_rho():
+def test_strength_replaces_rho():
     assert resolved(strength=30)["strength"] == 30.0
     assert "rho" not in resolved(strength=30)
     assert "strength" not in resolved(strength=None)
