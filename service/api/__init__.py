@@ -1,7 +1,7 @@
 """HTTP routes of the server: each parses a request, makes one call and formats the answer.
 
 learn_and_predict.py                     ASGI routes of learn, predict and events, before FastAPI
-models.py, versions.py, members.py ...   one FastAPI router for each resource
+models.py, sources.py ...                one FastAPI router for each resource
 request_rows.py, responses.py            rows of bodies; answers of learn and predict
 common.py, views.py                      what several routers share
 """

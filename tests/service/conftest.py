@@ -1,9 +1,11 @@
 """An application in this process, on each store, once it is ready."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -11,6 +13,8 @@ from starlette.testclient import TestClient
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import Feature
+from dualstream.service.models.model import Model
+from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from tests.stores import store
@@ -94,3 +98,22 @@ def assert_problem(answer, status: int, slug: str) -> dict:
     if status == 503:
         assert int(answer.headers["retry-after"]) >= 1
     return got
+
+
+@pytest.fixture
+def overtaken(monkeypatch):
+    """The next control comes behind what another worker does: it is refused where it stands."""
+    true = Model.submit
+
+    def by(action: Callable[[], Any]) -> None:
+        left = [action]
+
+        async def late(self: Model, request: Any) -> Any:
+            if isinstance(request, ControlRequest) and left:
+                done = await asyncio.to_thread(left.pop())
+                assert done.status_code in (200, 202), done.text
+            return await true(self, request)
+
+        monkeypatch.setattr(Model, "submit", late)
+
+    return by

@@ -12,8 +12,8 @@ import pytest
 from dualstream.service.features.refits import job as refits
 from dualstream.service.models.replay import replay
 from load_tests import milan
-from tests.service.api.refits_support import begin, controls, finished
 from tests.service.conftest import assert_problem
+from tests.service.features.refits_support import begin, controls, finished
 from tests.service.support import bits, loaded, replica_of
 
 SPEC: dict[str, Any] = {

@@ -10,8 +10,8 @@ from dualstream.service.features.members import EXAMPLE_MEMBER
 from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from dualstream.service.metrics import model_series as of_members
 from dualstream.service.models.model import Model
-from tests.service.api.members_support import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.conftest import SPEC, assert_problem
+from tests.service.features.members_support import FEATURES, PAIR, SPARSE, learn, names
 
 
 @pytest.fixture

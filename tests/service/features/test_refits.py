@@ -22,7 +22,8 @@ from dualstream.service.models.replay import replay
 from dualstream.service.replica.controls import apply_to
 from dualstream.solvers.offline import semiparametric
 from dualstream.solvers.refit import weights_problem, window_problem
-from tests.service.api.refits_support import (
+from tests.service.conftest import assert_problem
+from tests.service.features.refits_support import (
     DIM,
     begin,
     controls,
@@ -32,7 +33,6 @@ from tests.service.api.refits_support import (
     samples,
     until,
 )
-from tests.service.conftest import assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.support import bits, loaded, replica_of
 

@@ -17,7 +17,8 @@ from dualstream.service.replica.controls import apply_to
 from dualstream.service.replica.group_commit import Appending, Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
-from tests.service.api.refits_support import (
+from tests.service.conftest import assert_problem
+from tests.service.features.refits_support import (
     DIM,
     begin,
     controls,
@@ -27,7 +28,6 @@ from tests.service.api.refits_support import (
     samples,
     until,
 )
-from tests.service.conftest import assert_problem
 from tests.service.support import bits, loaded, lose_last_entry, replica_of
 
 FEATURES = {"kind": "indexed", "dim": DIM}

@@ -13,9 +13,9 @@ import pytest
 from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import AppendRequest
 from tests.service.api.guard_support import GUARDED, learn, paused, samples
-from tests.service.api.members_support import PAIR, SPARSE, names
-from tests.service.api.refits_support import begin, finished
 from tests.service.conftest import assert_problem
+from tests.service.features.members_support import PAIR, SPARSE, names
+from tests.service.features.refits_support import begin, finished
 from tests.service.replica.snapshot_damage import SPEC
 
 Act = Callable[[], Any]
