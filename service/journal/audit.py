@@ -60,15 +60,14 @@ def describe_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {}
     for name, value in fields.items():
         if name == "spec":
-            described |= describe_spec(value)
+            described |= describe_spec(value, msgspec.json.encode(value, order="sorted"))
         elif value is not None:
             described[name] = value
     return described
 
 
-def describe_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+def describe_spec(spec: Mapping[str, Any], text: bytes) -> dict[str, Any]:
     """A spec's algorithm and the SHA-256 of its canonical JSON."""
-    text = msgspec.json.encode(spec, order="sorted")
     return {"algorithm": spec.get("algorithm"), "spec_sha256": hashlib.sha256(text).hexdigest()}
 
 

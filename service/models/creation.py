@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.audit import SERVER, Author, describe_spec
@@ -17,10 +17,10 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry, check_model_id
-from dualstream.service.models.sizeof import bytes_before_rows
+from dualstream.service.models.sizeof import WIDE, bytes_before_rows
 from dualstream.service.replica.spec import canonical, read_spec
 from dualstream.service.settings import Settings
-from dualstream.solvers import check_cost, resolve_spec
+from dualstream.solvers import check_cost, resolve_spec, width_of
 from dualstream.wire.problem_json import Problem, unknown_model
 
 MAX_REPLACE_ATTEMPTS = 50
@@ -30,6 +30,24 @@ NO_INCARNATION = "-"
 
 Condition = Callable[[ModelRecord], bool]
 """If-Match: may this model of the store be replaced or deleted?"""
+
+
+class NewSpec(NamedTuple):
+    """Specification of a request: resolved, as canonical JSON, and the JSON of the request."""
+
+    resolved: dict[str, Any]
+    text: bytes
+    given: bytes
+
+    def is_of(self, record: ModelRecord) -> bool:
+        """A PUT may repeat the specification as it was given or with all defaults."""
+        if read_spec(record.spec) == self.resolved:
+            return True
+        return self.given in (bytes(record.given), bytes(record.spec))
+
+    def description(self) -> dict[str, Any]:
+        """What the audit log keeps of it."""
+        return describe_spec(self.resolved, self.text)
 
 
 async def create(
@@ -49,29 +67,39 @@ async def create(
     too many models.
     """
     check_model_id(model_id)
-    spec = resolve_spec(given)
+    resolved = resolve_spec(given)
+    spec = NewSpec(resolved, canonical(resolved), canonical(given))
     await _check_count(registry, model_id)
-    if registry.specs.find(canonical(spec)) is None:
-        await _check_before_building(registry, model_id, spec, given, may_replace)
+    if registry.specs.find(spec.text) is None:
+        await _check_before_building(registry, model_id, spec, may_replace)
     try:
-        known = await registry.specs.get(canonical(spec))
+        compiled = await registry.specs.get(spec.text)
     except MemoryError:
         raise _out_of_memory() from None
-    check_size(registry.settings, known.first_bytes)
+    try:
+        check_size(registry.settings, compiled.first_bytes)
+        record, created = await _stored(registry.journal, model_id, spec, may_replace, by)
+        if created:
+            registry.forget_load(model_id)
+        cached = registry.find(model_id)
+        if cached is not None and cached.record.incarnation != record.incarnation:
+            registry.forget(cached)
+        return await registry.get(model_id), created
+    finally:
+        compiled.take_learner()  # frees it if the model did not take it
+
+
+async def _stored(
+    journal: Journal, model_id: str, spec: NewSpec, may_replace: Condition | None, by: Author
+) -> tuple[ModelRecord, bool]:
+    """The record of the model in the store, and whether it was created now."""
     if may_replace is not None:
-        record, created = await _replace(registry.journal, model_id, spec, given, may_replace, by)
-    else:
-        made = (canonical(spec), canonical(given))
-        change = by.change("create", **describe_spec(spec))
-        record, created = await registry.journal.create(model_id, *made, change)
-        if not created and not _is_same(record, spec, given):
-            raise _other_spec(model_id)
-    if created:
-        registry.forget_load(model_id)
-    cached = registry.find(model_id)
-    if cached is not None and cached.record.incarnation != record.incarnation:
-        registry.forget(cached)
-    return await registry.get(model_id), created
+        return await _replaced(journal, model_id, spec, may_replace, by)
+    change = by.change("create", **spec.description())
+    record, created = await journal.create(model_id, spec.text, spec.given, change)
+    if not created and not spec.is_of(record):
+        raise _other_spec(model_id)
+    return record, created
 
 
 def check_size(settings: Settings, size: int, what: str = "a model of this spec") -> None:
@@ -98,11 +126,7 @@ async def _check_count(registry: ModelRegistry, model_id: str) -> None:
 
 
 async def _check_before_building(
-    registry: ModelRegistry,
-    model_id: str,
-    spec: dict[str, Any],
-    given: dict[str, Any],
-    may_replace: Condition | None,
+    registry: ModelRegistry, model_id: str, spec: NewSpec, may_replace: Condition | None
 ) -> None:
     """Raise every error that needs no learner of the specification, which may be large.
 
@@ -110,13 +134,15 @@ async def _check_before_building(
     """
     with suppress(UnknownModel):
         record = await registry.journal.get(model_id)
-        if _is_same(record, spec, given):
+        if spec.is_of(record):
             return
         if may_replace is None:
             raise _other_spec(model_id)
-    check_cost(spec)
+    check_cost(spec.resolved)
+    if width_of(spec.resolved["features"]) < WIDE:
+        return  # it is built and measured next
     try:
-        size = await asyncio.to_thread(bytes_before_rows, spec)
+        size = await asyncio.to_thread(bytes_before_rows, spec.resolved)
     except MemoryError:
         raise _out_of_memory() from None
     # An estimate: a size close to the limit is measured on the built learner.
@@ -124,18 +150,13 @@ async def _check_before_building(
         check_size(registry.settings, size)
 
 
-async def _replace(
-    journal: Journal,
-    model_id: str,
-    spec: dict[str, Any],
-    given: dict[str, Any],
-    may_replace: Condition,
-    by: Author,
+async def _replaced(
+    journal: Journal, model_id: str, spec: NewSpec, may_replace: Condition, by: Author
 ) -> tuple[ModelRecord, bool]:
     for _ in range(MAX_REPLACE_ATTEMPTS):
         try:
             record = await journal.get(model_id)
-            if _is_same(record, spec, given):
+            if spec.is_of(record):
                 return record, False
             if not may_replace(record):
                 break
@@ -144,9 +165,9 @@ async def _replace(
                 record.incarnation,
                 record.seq,
                 record.chain,
-                canonical(spec),
-                canonical(given),
-                by.change("replace", **describe_spec(spec), replaced_seq=record.seq),
+                spec.text,
+                spec.given,
+                by.change("replace", **spec.description(), replaced_seq=record.seq),
             )
         except UnknownModel:
             detail = f"model {model_id!r} does not exist; remove If-Match to create it"
@@ -223,10 +244,3 @@ def _precondition_failed(model_id: str) -> Problem:
 def _other_spec(model_id: str) -> Problem:
     detail = f"model {model_id!r} exists with another spec; delete it first, "
     return Problem(409, "conflict", detail + "or send its ETag in If-Match")
-
-
-def _is_same(record: ModelRecord, spec: dict[str, Any], given: dict[str, Any]) -> bool:
-    """A PUT may repeat the specification as it was given or with all defaults."""
-    if read_spec(record.spec) == spec:
-        return True
-    return canonical(given) in (bytes(record.given), bytes(record.spec))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence, Sized
 from dualstream.service.codecs import ListedRows, ParsedRows
 from dualstream.service.journal.protocol import Known, LogPosition, ModelRecord
 from dualstream.service.models.activity import Activity
-from dualstream.service.models.compiled_specs import KnownSpec
+from dualstream.service.models.compiled_specs import CompiledSpec
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
 from dualstream.service.models.lag import Lag
@@ -64,7 +64,7 @@ class Model(CommitListener):
         deps: ModelDeps,
         record: ModelRecord,
         replica: Replica,
-        spec: KnownSpec,
+        spec: CompiledSpec,
         on_failure: "Callable[[Model, Exception], None]",
         on_resize: "Callable[[Model, int], None]",
     ) -> None:

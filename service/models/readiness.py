@@ -130,7 +130,8 @@ class Readiness:
         try:
             check_spec(record)
             if record.spec not in broken:
-                await self._registry.specs.get(record.spec)
+                spec = await self._registry.specs.get(record.spec)
+                spec.take_learner()  # frees it: the first request may come late
                 return True
         except DamagedSpec as error:
             self._registry.set_aside(record.id, error)

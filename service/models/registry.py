@@ -22,7 +22,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.cache import ModelCache, Pin
-from dualstream.service.models.compiled_specs import KnownSpec, KnownSpecs
+from dualstream.service.models.compiled_specs import CompiledSpec, CompiledSpecs
 from dualstream.service.models.deps import Counters, ModelDeps
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
@@ -106,7 +106,7 @@ class ModelRegistry:
             jobs,
         )
         self.cache = ModelCache(settings.models_bytes, self._on_eviction)
-        self.specs = KnownSpecs(DEFAULT_LIMITS)
+        self.specs = CompiledSpecs(DEFAULT_LIMITS)
         self.unreadable: dict[str, Unreadable] = {}
         self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
         # Loads under way. A load whose task is not here any more is not used.
@@ -205,14 +205,14 @@ class ModelRegistry:
         """Is this task the load of the model that has the id now?"""
         return self._loads.get(model_id) is asyncio.current_task()
 
-    async def _recovered_last(self, model_id: str) -> tuple[ModelRecord, Replica, KnownSpec]:
+    async def _recovered_last(self, model_id: str) -> tuple[ModelRecord, Replica, CompiledSpec]:
         """As `_recovered`, of the last of the models that were created with this id."""
         for _ in range(MAX_RECREATIONS):
             with suppress(ModelChanged):
                 return await self._recovered(model_id)
         return await self._recovered(model_id)
 
-    async def _recovered(self, model_id: str) -> tuple[ModelRecord, Replica, KnownSpec]:
+    async def _recovered(self, model_id: str) -> tuple[ModelRecord, Replica, CompiledSpec]:
         """The record of a model, a replica at the journal's end, and the specification."""
         deps = self.deps
         async with self._load_slots:
@@ -221,9 +221,10 @@ class ModelRegistry:
             record = base.record
             check_spec(record)
             spec = await self.specs.get(record.spec)
-            made = record, MAX_KEPT_ANSWERS, deps.clock, spec.ratios
-            is_small = spec.first_bytes <= SMALL_BYTES
-            replica = Replica(*made) if is_small else await run_long_in_thread(Replica, *made)
+            learner = spec.take_learner()
+            new = record, MAX_KEPT_ANSWERS, deps.clock, spec.ratios, None, learner
+            is_quick = learner is not None or spec.first_bytes <= SMALL_BYTES
+            replica = Replica(*new) if is_quick else await run_long_in_thread(Replica, *new)
             kept = self._lineages.get(model_id)
             if kept is not None and kept.is_forked and kept.incarnation == record.incarnation:
                 replica.lineage = Lineage(kept=None)

@@ -78,6 +78,7 @@ class Replica(ViewedState):
 
     ratios      measured / estimated time of learning and of predicting, of other models of the spec
     spec        used instead of the model's own spec
+    learner     a learner of the spec without rows, which nothing else uses; None: build one
     """
 
     _applying: Sequence[Entry] = ()
@@ -94,8 +95,9 @@ class Replica(ViewedState):
         clock: Clock = SYSTEM_CLOCK,
         ratios: Ratios = UNMEASURED,
         spec: bytes | None = None,
+        learner: Learner | None = None,
     ) -> None:
-        super().__init__(record, kept_answers, spec)
+        super().__init__(record, kept_answers, spec, learner)
         self._as_served: AsServed | None = as_served(self.spec)
         # Outcomes that a committer waits for, by the nonce of its append. Filled if the entry
         # reaches this replica in another way than from the committer.

@@ -69,9 +69,11 @@ class ModelState:
     guarding: Guarding | None = None
 
     @classmethod
-    def new(cls, spec: dict[str, Any]) -> Self:
+    def new(cls, spec: dict[str, Any], learner: Learner | None = None) -> Self:
         """Create the state before the first record."""
-        parts = make_learner(spec), Progressive.of(spec), FeatureNames(), RetainedIds(spec)
+        if learner is None:
+            learner = make_learner(spec)
+        parts = learner, Progressive.of(spec), FeatureNames(), RetainedIds(spec)
         return cls(*parts, ColumnProfile(spec), guarding=Guarding.of(spec))
 
     def restore(self, parts: Parts) -> None:
@@ -221,6 +223,7 @@ class PositionedState:
 
     kept_answers   number of requests with a key whose first responses are kept
     spec           used instead of the model's own spec
+    learner        a learner of the spec without rows; None: build one
 
     Raises DamagedSpec.
     """
@@ -239,7 +242,11 @@ class PositionedState:
     """Feature names journalled up to this seq may be missing from the state."""
 
     def __init__(
-        self, record: ModelRecord, kept_answers: int = MAX_KEPT_ANSWERS, spec: bytes | None = None
+        self,
+        record: ModelRecord,
+        kept_answers: int = MAX_KEPT_ANSWERS,
+        spec: bytes | None = None,
+        learner: Learner | None = None,
     ) -> None:
         self.id = record.id
         self.incarnation = record.incarnation
@@ -249,7 +256,7 @@ class PositionedState:
         self._kept_answers = kept_answers
         self.lineage = Lineage()
         self._lock = asyncio.Lock()
-        self._begin()
+        self._begin(learner)
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
@@ -270,9 +277,9 @@ class PositionedState:
 
     # -- the state ------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, learner: Learner | None = None) -> None:
         """Return to the state before the first record."""
-        self._use_state(ModelState.new(self.spec))
+        self._use_state(ModelState.new(self.spec, learner))
         self.first_responses = FirstResponses(self.spec["task"], self._kept_answers)
         self.control_outcomes = ControlOutcomes(self._kept_answers)
         self.losses = ServedLosses(self.spec)
