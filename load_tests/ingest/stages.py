@@ -25,8 +25,8 @@ from sklearn.linear_model import SGDClassifier
 from dualstream.service.api.responses import answer_new
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs import ParsedRows, RowSchema, as_batch, parse_body
-from dualstream.service.http.body_protocol import protocol_of
 from dualstream.service.http.connection_limits import Connections, Limits
+from dualstream.service.http.protocol import protocol_of
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Part, Placed

@@ -1,6 +1,6 @@
 """HTTP from the socket to the route: limits of clients, API keys, bodies, problems, responses.
 
-protocol.py, body_protocol.py           uvicorn's protocol with limits; long bodies
+protocol.py                             uvicorn's protocol with limits
 connection_limits.py, body_memory.py    number of connections, slow clients; memory of bodies
 request_log.py                          ids of requests, access log, spans
 cors.py, head_checks.py, overload.py    other origins; refusals before the body is read

@@ -6,6 +6,7 @@ responses to the client's earlier requests. Then the connection closes.
 """
 
 import asyncio
+import weakref
 from collections import deque
 from http import HTTPStatus
 from typing import Any
@@ -14,6 +15,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from dualstream.service.http.body_memory import CONNECTION
 from dualstream.service.http.connection_limits import EVENT_STREAM, Checkpoint, Connections, State
 from dualstream.wire.problem_json import MEDIA_TYPE, Problem
 
@@ -21,6 +23,8 @@ MAX_HEADERS = 256
 _FRAMING = (b"content-length", b"transfer-encoding")
 PARSED_AT_ONCE = 4096
 """Bytes that are parsed at once, except of a body of known length: up to 230 requests."""
+PIECE_OVERHEAD = 64
+"""Bytes that a piece of a body takes in addition to its own."""
 
 
 class _Flow(FlowControl):
@@ -72,6 +76,30 @@ class _Response:
         self._transport.close()
 
 
+class _Pieces:
+    """List of received pieces, in place of uvicorn's bytearray, which copies each of them.
+
+    The length is the memory of the pieces, with what Python adds to each.
+    """
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def __iadd__(self, piece: bytes) -> "_Pieces":
+        self._pieces.append(piece)
+        self._size += len(piece) + PIECE_OVERHEAD
+        return self
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+
 def _without_chunks(cycle: Any, app: Any) -> Any:
     """`app` for HTTP/1.0, which has no chunks: the connection's end ends a body of unknown length.
 
@@ -96,27 +124,40 @@ def _without_chunks(cycle: Any, app: Any) -> Any:
     return run
 
 
-def _check_headers(version: str, headers: list[tuple[bytes, bytes]]) -> None:
-    """Raise Problem for a host or a transfer coding that RFC 9112 (3.2, 6.1) refuses."""
-    names = [name for name, _ in headers]
-    if version == "1.1" and names.count(b"host") != 1:
-        detail = f"an HTTP/1.1 request needs one Host header, and has {names.count(b'host')}"
+def _body_length(version: str, headers: list[tuple[bytes, bytes]]) -> int:
+    """Content-Length of a request; 0 without one, and for a chunked body.
+
+    Raises Problem for a host or a transfer coding that RFC 9112 (3.2, 6.1) refuses.
+    """
+    hosts = length = 0
+    codings = []
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length":
+            length = int(value)
+        elif name == b"transfer-encoding":
+            codings.append(value)
+    if version == "1.1" and hosts != 1:
+        detail = f"an HTTP/1.1 request needs one Host header, and has {hosts}"
         raise Problem(400, "malformed-request", detail)
-    if b"transfer-encoding" not in names:
-        return
-    codings = b",".join(value for name, value in headers if name == b"transfer-encoding")
-    if codings.strip().lower() != b"chunked":
+    if not codings:
+        return length
+    if b",".join(codings).strip().lower() != b"chunked":
         detail = "the only Transfer-Encoding is chunked; compress a body with Content-Encoding"
         raise Problem(501, "unsupported-transfer-encoding", detail)
+    return 0
 
 
-class LimitedProtocol(HttpToolsProtocol):
-    """Protocol of one connection."""
+class HttpProtocol(HttpToolsProtocol):
+    """Protocol of one connection; `protocol_of` binds it to the server's connections."""
 
     flow: _Flow
     open_connections: Connections
     """All connections of the process."""
     checkpoint: Checkpoint | None = None
+    # Overload period in which a request of this connection was refused; see admission control.
+    refused_in = 0
     # The request that is being answered. `cycle` is the one that was parsed last.
     _answering: Any = None
     # Number of requests begun, and bytes of bodies received.
@@ -140,6 +181,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
+        # Weak, because a reference cycle is freed only by the garbage collector.
+        self._weak_self = weakref.proxy(self)
         self.open_connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -266,7 +309,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """
         framing = [pair for pair in self.headers if pair[0] in _FRAMING]
         lines = b"".join(b"%b: %b\r\n" % pair for pair in framing)
-        self._new_parser()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._replays_head = True
         try:
             self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
@@ -276,11 +320,6 @@ class LimitedProtocol(HttpToolsProtocol):
         finally:
             self._replays_head = False
         return True
-
-    def _new_parser(self) -> None:
-        """Replace the parser, which expects something else than what comes next."""
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def on_message_begin(self) -> None:
         if self._replays_head:
@@ -311,16 +350,27 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse_head()
             raise ValueError("the head is too long")
         try:
-            _check_headers(self.parser.get_http_version(), self.headers)
+            self._remaining = _body_length(self.parser.get_http_version(), self.headers)
         except Problem as problem:
             self._error = problem
             raise
+        self.scope[CONNECTION] = self._weak_self  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         self._overhead = 0
-        super().on_body(body)
+        if self._remaining:
+            self._remaining -= len(body)
+        cycle: Any = self.cycle
+        if cycle.response_complete:
+            return
+        if not cycle.body:
+            cycle.body = _Pieces()
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -384,3 +434,8 @@ class LimitedProtocol(HttpToolsProtocol):
         ]
         head = b"".join(b"%b: %b\r\n" % pair for pair in headers)
         return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, status.phrase.encode(), head, body)
+
+
+def protocol_of(connections: Connections) -> type[HttpProtocol]:
+    """Protocol class for uvicorn, bound to the server's connections."""
+    return type("Protocol", (HttpProtocol,), {"open_connections": connections})

@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 
 from dualstream import __version__
-from dualstream.service.http.body_protocol import protocol_of
 from dualstream.service.http.connection_limits import MAX_CONNECTIONS, connection_limit
+from dualstream.service.http.protocol import protocol_of
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app

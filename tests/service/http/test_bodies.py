@@ -1,4 +1,4 @@
-"""Requests over a socket, in pieces of any size; bytes of long bodies pass the parser by."""
+"""Requests over a socket, in pieces of any size, with short and long bodies."""
 
 import asyncio
 import hashlib
@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
-from dualstream.service.http.body_protocol import LONG_BODY_BYTES, protocol_of
 from dualstream.service.http.connection_limits import Connections, Limits
+from dualstream.service.http.protocol import protocol_of
 from tests.service.http.support import request
 
 
@@ -51,13 +52,13 @@ def test_pipelined_bodies_arrive_as_they_were_sent(port):
     sizes = [
         0,
         1,
-        LONG_BODY_BYTES - 1,
-        LONG_BODY_BYTES,
-        LONG_BODY_BYTES + 1,
-        3 * LONG_BODY_BYTES,
+        HIGH_WATER_LIMIT - 1,
+        HIGH_WATER_LIMIT,
+        HIGH_WATER_LIMIT + 1,
+        3 * HIGH_WATER_LIMIT,
         1_000_000,
         17,
-        5 * LONG_BODY_BYTES,
+        5 * HIGH_WATER_LIMIT,
         0,
     ]
     bodies = [rng.randbytes(size) for size in sizes]
@@ -74,12 +75,12 @@ def test_pipelined_bodies_arrive_as_they_were_sent(port):
 
 
 def test_an_answer_before_the_body_has_come_leaves_the_connection_good(port):
-    body = bytes(4 * LONG_BODY_BYTES)
+    body = bytes(4 * HIGH_WATER_LIMIT)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(request("/early", body)[: -2 * LONG_BODY_BYTES])
+        connection.sendall(request("/early", body)[: -2 * HIGH_WATER_LIMIT])
         empty = hashlib.sha256().hexdigest()
         assert read_answers(connection, 1) == [f"/early {empty}"]
-        connection.sendall(body[: 2 * LONG_BODY_BYTES] + request("/next", b"x"))
+        connection.sendall(body[: 2 * HIGH_WATER_LIMIT] + request("/next", b"x"))
         assert read_answers(connection, 1) == [f"/next {hashlib.sha256(b'x').hexdigest()}"]
 
 
