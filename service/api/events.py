@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from dualstream.service.api.responses import problem_of
 from dualstream.service.api.views import NULL_REASON, has_null, pause_of, staleness
 from dualstream.service.http.access import not_allowed
 from dualstream.service.http.connection_limits import EVENT_STREAM
+from dualstream.service.http.exceptions_to_problems import problem_of
 from dualstream.service.http.request_head import read_count, read_query
 from dualstream.service.http.send import send_problem
 from dualstream.service.journal.protocol import JournalError, ModelRecord, UnknownModel

@@ -16,15 +16,7 @@ from dualstream.service.api.events import Events
 from dualstream.service.api.explanations import add_explanations, check_few
 from dualstream.service.api.late_labels import parse_rows_to_remember, read_wait, remember_rows
 from dualstream.service.api.request_rows import count_refused, fingerprint_of, parse, request_of
-from dualstream.service.api.responses import (
-    NO_ROWS,
-    answer_lines,
-    learned_of,
-    one_line,
-    problem_of,
-    refusal,
-    scored,
-)
+from dualstream.service.api.responses import NO_ROWS, learned_of, refusal, scored
 from dualstream.service.api.sources import learn_from_source
 from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
@@ -38,6 +30,7 @@ from dualstream.service.concurrency import run_to_completion
 from dualstream.service.http.access import REMEMBER_PARAMETERS, not_allowed
 from dualstream.service.http.body_memory import BodyMemory, body_of, release_body
 from dualstream.service.http.etag import etag_of
+from dualstream.service.http.exceptions_to_problems import problem_of
 from dualstream.service.http.overload import LEARN, AdmissionControl
 from dualstream.service.http.rate_limits import admit_rows, limits_of
 from dualstream.service.http.request_body import (
@@ -62,6 +55,8 @@ from dualstream.service.http.request_log import note_long, note_rows
 from dualstream.service.http.send import (
     PIECE_BYTES,
     Headers,
+    answer_lines,
+    one_line,
     send_in_pieces,
     send_json,
     send_problem,

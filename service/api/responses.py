@@ -1,26 +1,17 @@
-"""Answers of learn and predict: new and repeated requests, row errors, NDJSON lines."""
+"""Answers of learn and predict: new and repeated requests, row errors."""
 
-import logging
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
-from starlette.types import Scope, Send
 
 from dualstream.service.codecs import ParsedRows
-from dualstream.service.concurrency import drop_traceback
-from dualstream.service.http.body_memory import body_of, is_tracked
-from dualstream.service.http.exceptions_to_problems import as_problem
-from dualstream.service.http.request_head import NDJSON
-from dualstream.service.http.send import Headers
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
-from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.observability.tracing import start_child
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
@@ -39,9 +30,6 @@ from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 if TYPE_CHECKING:
     from dualstream.solvers.online.class_model import ClassModel
 
-log = logging.getLogger("dualstream.http")
-
-_encode = msgspec.json.Encoder().encode
 NOT_FINITE = "the update would not be finite"
 NO_ROWS = "the request has no rows; send at least one"
 PAUSED = "paused: the row waits in the journal until the model is resumed"
@@ -388,48 +376,3 @@ def _by_class(learner: Learner, batch: Batch) -> _ByRow:
     of = found.probabilities
     chances = [float(of[k, b]) if b >= 0 else math.nan for k, b in enumerate(best)]
     return scores, labels, _finite_with(scores, chances)
-
-
-async def one_line(answered: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
-    """An iterator of one line."""
-    yield answered
-
-
-async def answer_lines(
-    send: Send, lines: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
-) -> int:
-    """Send an answer as NDJSON. Returns 200, or the status of the problem in the last line.
-
-    Raises an exception that occurs before the first line.
-    """
-    status, has_begun = 200, False
-    try:
-        async for answered in lines:
-            if not has_begun:
-                has_begun = True
-                head = [(b"content-type", NDJSON), *headers]
-                await send({"type": "http.response.start", "status": 200, "headers": head})
-            await _add(send, _encode(answered), scope)
-    except Exception as error:
-        if not has_begun:
-            raise
-        problem = problem_of(error, scope)
-        status = problem.status
-        await _add(send, problem.body(scope["path"], REQUEST_ID.get()), scope)
-    await send({"type": "http.response.body", "body": b""})
-    return status
-
-
-async def _add(send: Send, line: bytes, scope: Scope) -> None:
-    message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
-    await (body_of(scope).send(send, message) if is_tracked(scope) else send(message))
-
-
-def problem_of(error: Exception, scope: Scope) -> Problem:
-    """The Problem of an exception. Logs unexpected exceptions and returns 500 for them."""
-    problem = as_problem(error)
-    if problem is None:
-        log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-        problem = Problem(500, "internal-error", "the server failed; its log has the reason")
-    drop_traceback(error)
-    return problem

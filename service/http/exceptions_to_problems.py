@@ -1,5 +1,10 @@
 """Mapping from exceptions to problem+json (RFC 9457). There is no other mapping."""
 
+import logging
+
+from starlette.types import Scope
+
+from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
     Conflict,
     JournalError,
@@ -14,6 +19,8 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import RecordError
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
 from dualstream.wire.problem_json import Problem, RowError, unavailable, unreadable
+
+log = logging.getLogger("dualstream.http")
 
 _REPEAT = "repeat the request with the same Idempotency-Key or Dualstream-Source"
 
@@ -53,3 +60,13 @@ def as_problem(error: Exception) -> Problem | None:
         case JournalError():
             return Problem(503, "journal-error", str(error), retry_after_s=1)
     return None
+
+
+def problem_of(error: Exception, scope: Scope) -> Problem:
+    """The Problem of an exception. Logs unexpected exceptions and returns 500 for them."""
+    problem = as_problem(error)
+    if problem is None:
+        log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        problem = Problem(500, "internal-error", "the server failed; its log has the reason")
+    drop_traceback(error)
+    return problem

@@ -1,15 +1,20 @@
-"""Responses of plain ASGI endpoints: JSON, problem documents, long bodies in pieces."""
+"""Responses of plain ASGI endpoints: JSON, NDJSON, problem documents, long bodies in pieces."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
+import msgspec
 from starlette.types import Message, Scope, Send
 
-from dualstream.service.http.body_memory import body_of
+from dualstream.service.http.body_memory import body_of, is_tracked
+from dualstream.service.http.exceptions_to_problems import problem_of
+from dualstream.service.http.request_head import NDJSON
 from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.wire.problem_json import MEDIA_TYPE, Problem
 
 PIECE_BYTES = 64 * 1024
 """A longer answer is sent in pieces of this size."""
+_encode = msgspec.json.Encoder().encode
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -58,3 +63,38 @@ async def send_problem(send: Send, problem: Problem, instance: str) -> None:
     ]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def one_line(answered: msgspec.Struct) -> AsyncIterator[msgspec.Struct]:
+    """An iterator of one line."""
+    yield answered
+
+
+async def answer_lines(
+    send: Send, lines: AsyncIterator[msgspec.Struct], headers: Headers, scope: Scope
+) -> int:
+    """Send an answer as NDJSON. Returns 200, or the status of the problem in the last line.
+
+    Raises an exception that occurs before the first line.
+    """
+    status, has_begun = 200, False
+    try:
+        async for answered in lines:
+            if not has_begun:
+                has_begun = True
+                head = [(b"content-type", NDJSON), *headers]
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+            await _send_line(send, _encode(answered), scope)
+    except Exception as error:
+        if not has_begun:
+            raise
+        problem = problem_of(error, scope)
+        status = problem.status
+        await _send_line(send, problem.body(scope["path"], REQUEST_ID.get()), scope)
+    await send({"type": "http.response.body", "body": b""})
+    return status
+
+
+async def _send_line(send: Send, line: bytes, scope: Scope) -> None:
+    message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
+    await (body_of(scope).send(send, message) if is_tracked(scope) else send(message))
