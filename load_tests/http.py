@@ -25,6 +25,7 @@ import httpx
 
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, ModelRecord
 from dualstream.service.replica.recovery import recover
@@ -248,7 +249,7 @@ async def check_spans(store: str, model: str, answers: Iterable[tuple[int, int]]
     """The same check for answers that give their last seq and their number of rows."""
     journal = await open_journal(store)
     try:
-        replica = Replica(await _settled(journal, model))
+        replica = Replica(await _settled(journal, model), ALL)
         await recover(replica, journal)
         report = await check_history(journal, model, [], samples=replica.learner.samples)
         # Rows have no key here. Each answer gives the seqs of its rows.

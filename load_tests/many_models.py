@@ -33,6 +33,7 @@ import numpy as np
 
 from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import AppendRequest, Journal, Part
@@ -376,7 +377,7 @@ async def _check(side: Side, models: list[str]) -> str:
     try:
         for model in models[:: max(1, len(models) // REPLAYED)]:
             record = await journal.get(model)
-            restored, replayed = Replica(record), Replica(record)
+            restored, replayed = Replica(record, ALL), Replica(record, ALL)
             await recover(restored, journal)
             await replayed.catch_up(journal)
             if restored.capture().state_digest() != replayed.capture().state_digest():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dualstream.service.codecs import ListedRows
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS, next_chain
 from dualstream.service.journal.protocol import AppendRequest, Entry, Journal, Part
@@ -127,7 +128,7 @@ def replayed(url: str, model: str) -> float:
     async def load() -> float:
         journal = await open_journal(url)
         try:
-            replica = Replica(await journal.get(model))
+            replica = Replica(await journal.get(model), ALL)
             began = time.perf_counter()
             await recover(replica, journal)
             return replica.seq / (time.perf_counter() - began)
@@ -179,7 +180,7 @@ async def stages_once(journal: Journal, record: Any, url: str) -> list[float]:
                 progress.count(batch, outcome)
         seq = entries[-1].seq
     with clock.stage(7):
-        await recover(Replica(record), journal)
+        await recover(Replica(record, ALL), journal)
     return [1e6 * seconds / seq for seconds in spent]
 
 

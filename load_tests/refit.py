@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
@@ -138,7 +139,7 @@ async def lost(store: str, model: str) -> str:
     journal = await open_journal(store)
     try:
         record = await journal.get(model)
-        replica = Replica(record)
+        replica = Replica(record, ALL)
         await recover(replica, journal)
         controls = 0
         entries = await journal.read(model, record.incarnation, 0)

@@ -5,7 +5,7 @@ and a number that is not finite is null.
 """
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -52,6 +52,17 @@ class Pause(Struct, kw_only=True):
     held_bytes: Annotated[
         int, about("Size of the rows since the trip: 16 bytes a feature and 32 a row.")
     ]
+
+
+class GuardTripped(Struct, tag_field="kind", tag="guard"):
+    """A guard trip: a quantity left its own history."""
+
+    quantity: Literal["loss", "norm"]
+    rows: Annotated[int, about("Rows learned at the trip.")]
+    seq: Annotated[int, about("Log position of the row that triggered it.")]
+    value: float
+    limit: Annotated[float, about("Limit that the value exceeded.")]
+    paused: Annotated[bool, about("Whether the trip paused learning.")]
 
 
 class Model(MaybeStale, kw_only=True):

@@ -17,7 +17,7 @@ from dualstream.service.journal.protocol import Audited, Journal, JournalError, 
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import check_model_id
-from dualstream.service.replica.controls import KINDS
+from dualstream.service.replica.controls import Kinds
 from dualstream.wire.changes import Change, ChangePage
 from dualstream.wire.problem_json import Problem, unknown_model
 
@@ -44,16 +44,16 @@ async def list_changes(
 ) -> Response:
     """Changes to models, also to deleted ones, oldest first."""
     registry = registry_of(request)
-    journal = registry.journal
+    journal, kinds = registry.journal, registry.deps.features.kinds
     if model is not None:
         check_model_id(model)
     found = await _visible(request, journal, model, after, limit + 1)
     if model is not None and not found and not after:
         await _check_known(journal, model)
-    if model is not None and any(one.change.action in KINDS for one in found):
+    if model is not None and any(one.change.action in kinds for one in found):
         with suppress(Problem, JournalError, RecordError):  # deleted since, or not readable
             await (await registry.get(model)).refresh()
-    shown = [_view(one, registry.find(one.model)) for one in found[:limit]]
+    shown = [_view(one, registry.find(one.model), kinds) for one in found[:limit]]
     return answer(ChangePage(shown, shown[-1].place if len(found) > limit else None))
 
 
@@ -79,8 +79,8 @@ async def _check_known(journal: Journal, model: str) -> None:
         raise unknown_model(model) from None
 
 
-def _view(one: Audited, model: Model | None) -> Change:
-    outcome, reason = _outcome(one, model)
+def _view(one: Audited, model: Model | None, kinds: Kinds) -> Change:
+    outcome, reason = _outcome(one, model, kinds)
     change = structs.asdict(one.change)
     del change["refusal"]
     return Change(
@@ -95,11 +95,11 @@ def _view(one: Audited, model: Model | None) -> Change:
     )
 
 
-def _outcome(one: Audited, model: Model | None) -> tuple[str, str | None]:
+def _outcome(one: Audited, model: Model | None, kinds: Kinds) -> tuple[str, str | None]:
     """Whether the change was made, and if not the reason. Only controls can be refused later."""
     if one.change.refusal is not None:
         return "refused", one.change.refusal
-    if one.change.action not in KINDS:
+    if one.change.action not in kinds:
         return "done", None
     if model is None or model.record.incarnation != one.incarnation:
         return "unknown", None

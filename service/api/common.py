@@ -17,8 +17,7 @@ from dualstream.service.http.request_head import read_head
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.replica.controls import Order, paused_at
-from dualstream.service.replica.guard import PAUSED
+from dualstream.service.replica.controls import Order
 from dualstream.service.replica.requests import Receipt
 from dualstream.wire.problem_json import Problem, key_reused
 
@@ -37,8 +36,8 @@ def registry_of(request: Request) -> ModelRegistry:
 
 def check_not_paused(model: Model) -> None:
     """Raises Problem 409 while learning is paused: only a rollback may change the state then."""
-    if since := paused_at(model.replica):
-        raise Problem(409, "paused", PAUSED.format(since))
+    if (why_not := model.replica.parts.why_paused) is not None:
+        raise Problem(409, "paused", why_not)
 
 
 async def spec_of(request: Request, limit: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from dualstream.service.api.views import NULL_REASON, has_null, pause_of, staleness
+from dualstream.service.api.views import NULL_REASON, has_null, staleness
 from dualstream.service.http.access import not_allowed
 from dualstream.service.http.connection_limits import EVENT_STREAM
 from dualstream.service.http.exceptions_to_problems import problem_of
@@ -22,7 +22,6 @@ from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Certificate, Learner, support_of
 from dualstream.wire.problem_json import Problem
 
@@ -166,7 +165,7 @@ class _EventSource:
                 "since_start": summary["since_start"],
                 "rolling": summary["rolling"],
                 "drift": summary["drift"],
-                **_pause_of(replica),
+                **replica.parts.progress(replica.seq),
                 "certificate": None if certificate is None else _gap_of(certificate),
                 **staleness(model),
             }
@@ -215,13 +214,6 @@ class _EventSource:
         self._last = tag
         body = msgspec.json.encode(data)
         return b"event: %s\nid: %s\ndata: %s\n\n" % (kind.encode(), tag.encode(), body)
-
-
-def _pause_of(replica: Replica) -> dict[str, Any]:
-    """The pause and the trips of the guard; empty for models without a guard."""
-    if replica.guarding is None:
-        return {}
-    return {"paused": pause_of(replica), "trips": replica.guarding.pauses.counts}
 
 
 def _gap_of(certificate: Certificate) -> dict[str, Any]:

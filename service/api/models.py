@@ -6,11 +6,10 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from msgspec import UNSET
 
 from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.specs import SPEC, SPEC_EXAMPLES
-from dualstream.service.api.views import answer, member_of, pause_of, staleness
+from dualstream.service.api.views import answer, member_of, staleness
 from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.http.access import author_of, key_of
 from dualstream.service.http.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
@@ -323,7 +322,7 @@ async def _view(
             samples=replica.learner.samples,
             rejected=replica.rejected,
             created=_created(record),
-            paused=UNSET if replica.guarding is None else pause_of(replica),
+            **replica.parts.fields(replica.seq),
             **staleness(model),
         )
 

@@ -100,9 +100,11 @@ class ResolvedSpec(Struct):
 )
 async def resolve(request: Request) -> Response:
     """Validate a spec as `PUT /models/{id}` does and fill in defaults. Creates no model."""
-    given = await spec_of(request, registry_of(request).settings.max_body_bytes)
+    registry = registry_of(request)
+    given = await spec_of(request, registry.settings.max_body_bytes)
     try:
         spec = resolve_spec(given)
+        registry.deps.features.check_spec(spec)
         check_cost(spec)
     except InvalidSpec as error:
         wrong = [WrongField(shortened(one.field), shortened(str(one))) for one in error.violations]

@@ -13,7 +13,7 @@ from dualstream.service.api.views import answer, staleness
 from dualstream.service.http.etag import not_modified, set_etag
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
-from dualstream.wire.responses import MaybeStale, about
+from dualstream.wire.responses import GuardTripped, MaybeStale, about
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 
@@ -25,17 +25,6 @@ class DriftSeen(Struct, tag_field="kind", tag="drift"):
     rows: Annotated[int, about("Rows learned at the event.")]
     seq: Annotated[int, about("Log position of the row that triggered it.")]
     rising: Annotated[bool, about("Whether losses rose; they fall while a model improves.")]
-
-
-class GuardTripped(Struct, tag_field="kind", tag="guard"):
-    """A guard trip: a quantity left its own history."""
-
-    quantity: Literal["loss", "norm"]
-    rows: Annotated[int, about("Rows learned at the trip.")]
-    seq: Annotated[int, about("Log position of the row that triggered it.")]
-    value: float
-    limit: Annotated[float, about("Limit that the value exceeded.")]
-    paused: Annotated[bool, about("Whether the trip paused learning.")]
 
 
 class Moment(Struct):
@@ -102,6 +91,6 @@ def _events(model: Model) -> list[DriftSeen | GuardTripped]:
     found: list[DriftSeen | GuardTripped] = [
         DriftSeen(**asdict(event)) for event in replica.progress.drift.events()
     ]
-    if replica.guarding is not None:
-        found += [GuardTripped(**asdict(trip)) for trip in replica.guarding.pauses.trips]
+    for part in replica.parts:
+        found += part.events()
     return sorted(found, key=lambda event: event.seq)

@@ -1,4 +1,4 @@
-"""Answers of several routes: their schemas and bodies, staleness, pauses, members."""
+"""Answers of several routes: their schemas and bodies, staleness, members."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +8,8 @@ import msgspec
 from fastapi import Response
 
 from dualstream.service.models.model import Model
-from dualstream.service.replica.replica import Replica
 from dualstream.solvers import MemberView
-from dualstream.wire.responses import Counted, Member, Pause
+from dualstream.wire.responses import Counted, Member
 
 NULL_REASON = (
     "a number is beyond the range of a float, because a row that counts has an extreme value, label"
@@ -41,24 +40,6 @@ def staleness(model: Model) -> dict[str, Any]:
     """The fields of MaybeStale for this model; empty while the store is available."""
     age_s = model.stale_s
     return {} if age_s is None else {"stale": True, "age_seconds": round(age_s, 3)}
-
-
-def pause_of(replica: Replica) -> Pause | None:
-    """The current pause of a replica; None if it is not paused."""
-    pauses = None if replica.guarding is None else replica.guarding.pauses
-    if pauses is None or not pauses.is_paused:
-        return None
-    trip = next(one for one in pauses.trips if one.paused and one.seq == pauses.since)
-    return Pause(
-        since=pauses.since,
-        quantity=trip.quantity,
-        value=trip.value,
-        limit=trip.limit,
-        is_settled=pauses.is_settled,
-        held_from=pauses.held_from,
-        held_records=replica.seq - pauses.held_from,
-        held_bytes=pauses.held_bytes,
-    )
 
 
 def member_of(view: MemberView, model: str | None = None, seq: int | None = None) -> Member:

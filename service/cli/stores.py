@@ -13,6 +13,7 @@ import typer
 
 from dualstream.service.cli.common import JSON, app, fail, note, print_json, say
 from dualstream.service.cli.settings_flags import flag, read_settings
+from dualstream.service.features import ALL
 from dualstream.service.journal.protocol import JournalError
 
 STORE = flag("store")
@@ -144,7 +145,7 @@ def replay_model(
 
     where = _store(store)
     try:
-        result = asyncio.run(replay(where, model, until, parse_changes(changes or [])))
+        result = asyncio.run(replay(ALL, where, model, until, parse_changes(changes or [])))
     except (Refused, JournalError, RecordError, Forked, ValueError) as refused:
         fail(str(refused))
     if as_json:

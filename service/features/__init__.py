@@ -7,29 +7,27 @@ from dualstream.service.features import (
     certificate,
     curves,
     export,
+    guard,
     members,
     open_inference,
     refits,
+    unlearning,
     versions,
 )
 from dualstream.service.features.feature import Feature
 from dualstream.service.features.infer import routes as infer
-from dualstream.service.jobs.guard_rollback import GuardRollback
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
-
-# Only their jobs are apart from the core so far.
-_GUARD = Feature(name="guard", jobs=(GuardRollback,))
-_UNLEARNING = Feature(name="unlearning", jobs=(UnlearnCleanup,))
+from dualstream.service.replica.features import Features
 
 FEATURES: tuple[Feature, ...] = (
-    _GUARD,
-    _UNLEARNING,
     certificate.FEATURE,
     curves.FEATURE,
     export.FEATURE,
+    guard.FEATURE,
     infer.FEATURE,
     members.FEATURE,
     open_inference.FEATURE,
     refits.FEATURE,
+    unlearning.FEATURE,
     versions.FEATURE,
 )
+ALL = Features(FEATURES)

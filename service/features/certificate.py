@@ -11,6 +11,7 @@ from dualstream.service.api.views import NULL_REASON, answer, has_null, stalenes
 from dualstream.service.features.feature import Feature
 from dualstream.service.http.openapi import returns
 from dualstream.service.jobs.reference_optimum import References
+from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.models.model import Model
 from dualstream.solvers import Certificate as Certified, RefitError, why_no_reference
 from dualstream.wire.problem_json import Problem
@@ -75,4 +76,4 @@ async def _reference(model: Model, member: str | None) -> Reference:
     )
 
 
-FEATURE = Feature(name="certificate", routers=(router,))
+FEATURE = Feature(name="certificate", part=ServedLosses.of, routers=(router,))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
+from dualstream.service.metrics.families import ModelFamilies
 from dualstream.service.models.job import Job
 from dualstream.service.replica.features import ReplicaFeature
 
@@ -18,6 +19,7 @@ class Feature(ReplicaFeature):
     routers: Sequence[APIRouter] = ()
     refuses_unknown_parameters: bool = True
     """Do the routes answer 422 for a query parameter that they do not declare?"""
+    series: ModelFamilies | None = None
 
 
 def jobs_of(features: Sequence[Feature]) -> list[type[Job]]:

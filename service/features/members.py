@@ -31,6 +31,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.controls import (
+    MEMBER_KINDS,
     Demote,
     MemberAdd,
     MemberRemove,
@@ -310,4 +311,4 @@ def _why_not(receipt: Receipt) -> str:
     return f"the change was made at seq {receipt.placed.seq}, and a later one has undone it"
 
 
-FEATURE = Feature(name="members", routers=(router,))
+FEATURE = Feature(name="members", controls=MEMBER_KINDS, routers=(router,))

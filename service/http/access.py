@@ -53,15 +53,14 @@ _CORE: dict[str, Methods] = {
     "/models/{model_id}/columns": {"GET": PREDICT},
     "/models/{model_id}/weights": {"GET": PREDICT},
     "/models/{model_id}/support": {"GET": PREDICT},
-    "/models/{model_id}/resume": {"POST": ADMIN},
     "/models/{model_id}/sources": {"GET": PREDICT},
     "/models/{model_id}/sources/{name}": {"PUT": ADMIN, "DELETE": ADMIN},
-    "/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN},
 }
 FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "certificate": {"/models/{model_id}/certificate": {"GET": PREDICT}},
     "curves": {"/models/{model_id}/curves": {"GET": PREDICT}},
     "export": {"/models/{model_id}/export": {"GET": PREDICT}},
+    "guard": {"/models/{model_id}/resume": {"POST": ADMIN}},
     "infer": {"/columns/infer": {"POST": ADMIN}},
     "members": {
         "/models/{model_id}/compare": {"GET": PREDICT},
@@ -84,6 +83,7 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
         "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
         "/models/{model_id}/weights": {"PUT": ADMIN},
     },
+    "unlearning": {"/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN}},
     "versions": {
         "/models/{model_id}/versions": {"GET": PREDICT, "POST": ADMIN},
         "/models/{model_id}/versions/{name}": {"GET": PREDICT, "DELETE": ADMIN},

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.service.concurrency import background_task
+from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.journal.protocol import LogPosition
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
@@ -94,7 +95,8 @@ class References(Job):
                 async with model.committer.between_groups():
                     place = replica.place
                     problems = await replica.view(partial(problems_of, replica.learner))
-                    served = replica.losses.last(len(replica.losses))
+                    losses = replica.parts.find(ServedLosses)
+                    served = np.empty(0) if losses is None else losses.last(len(losses))
                 work = (place, problems, served, lambda: self._is_ending)
                 try:
                     found: Reference = await self._thread.run(_solve, *work)

@@ -2,30 +2,18 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dualstream.service.metrics.families import Family, FamilyKind, ModelFamilies
 from dualstream.service.models.model import Model
-from dualstream.service.replica.replica import Replica
 from dualstream.solvers import MemberView, local_phases_of, member_learner
 from dualstream.solvers.profile import MODERATE
 
 STATE_AGE_S = 15.0
 """Age at which certificates, and the weights of a large model, are computed again."""
-
-FamilyKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
-
-
-class Family(NamedTuple):
-    """A metric family with the label model."""
-
-    kind: FamilyKind
-    text: str
-    labels: tuple[str, ...] = ()
-    """Labels besides the model."""
-
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 
@@ -40,10 +28,6 @@ FAMILIES = {
     "last_record_timestamp_seconds": Family(
         _GAUGE, "When the last record was applied, in seconds since 1970."
     ),
-    "model_paused": Family(_GAUGE, "1 while the guard has paused learning, else 0."),
-    "quarantined_records": Family(_GAUGE, "Records in quarantine."),
-    "quarantined_bytes": Family(_GAUGE, "Bytes of the rows in quarantine."),
-    "guard_trips": Family(_COUNTER, "Trips of the guard, by quantity.", ("quantity",)),
     "nonzeros": Family(_GAUGE, "Non-zero weights served."),
     "progressive_loss": Family(_GAUGE, "Mean progressive loss since start."),
     "progressive_error_ratio": Family(_GAUGE, "Mistakes per learned row since start."),
@@ -104,15 +88,19 @@ FAMILIES = {
 
 
 class ModelSeries(Collector):
-    """Shows the models read last, each at one record."""
+    """Shows the models read last, each at one record; `more` are the families of features."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: Sequence[ModelFamilies] = ()) -> None:
+        self._more = more
+        self._families = dict(FAMILIES)
+        for one in more:
+            self._families |= one.families
         self.forget()
 
     def forget(self) -> None:
         """Show none until the next `read`."""
         self._series: dict[str, list[tuple[tuple[str, ...], float]]] = {
-            name: [] for name in FAMILIES
+            name: [] for name in self._families
         }
 
     def read(self, model: Model) -> None:
@@ -125,7 +113,8 @@ class ModelSeries(Collector):
         self._put("seq", replica.seq)
         self._put("last_record_timestamp_seconds", model.activity.last_at)
         self._put("nonzeros", replica.nonzeros(STATE_AGE_S))
-        self._guarding(replica)
+        for one in self._more:
+            one.measure(replica, self._put)
         self._progress(replica.progress.summary())
         drifts = replica.profile.drifts(replica.names.are_full)
         for column, index in drifts[:COLUMNS_PER_MODEL]:
@@ -141,17 +130,6 @@ class ModelSeries(Collector):
             self._put("gap", certificate.gap)
             self._put("gap_ratio", certificate.relative_gap)
             self._put("gap_age_seconds", time.monotonic() - replica.certified_at)
-
-    def _guarding(self, replica: Replica) -> None:
-        if replica.guarding is None:
-            return
-        pauses = replica.guarding.pauses
-        self._put("model_paused", int(pauses.is_paused))
-        held = replica.seq - pauses.held_from if pauses.is_paused else 0
-        self._put("quarantined_records", held)
-        self._put("quarantined_bytes", pauses.held_bytes)
-        for quantity, count in pauses.counts.items():
-            self._put("guard_trips", count, quantity)
 
     def _progress(self, summary: dict[str, Any]) -> None:
         since_start = summary["since_start"]
@@ -179,7 +157,7 @@ class ModelSeries(Collector):
             self._series[name].append(((self._model, *labels), value))
 
     def collect(self) -> Iterator[Metric]:
-        for name, (kind, text, labels) in FAMILIES.items():
+        for name, (kind, text, labels) in self._families.items():
             family = kind(f"dualstream_{name}", text, labels=["model", *labels])
             for values, value in self._series[name]:
                 family.add_metric(values, value)

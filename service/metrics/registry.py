@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
+from dualstream.service.metrics.families import ModelFamilies
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.service.metrics.model_series import STATE_AGE_S, MemberSeries, ModelSeries
 from dualstream.service.metrics.multiprocess import MetricsDirectory
@@ -82,16 +83,23 @@ class Telemetry(ProcessCounts):
 
     max_models   models with their own series
     metrics_dir  set if this process is one of several workers on a port
+    families     of features
     """
 
-    def __init__(self, max_models: int = 500, metrics_dir: MetricsDirectory | None = None) -> None:
+    def __init__(
+        self,
+        max_models: int = 500,
+        metrics_dir: MetricsDirectory | None = None,
+        families: Sequence[ModelFamilies] = (),
+    ) -> None:
         if metrics_dir is not None:
             metrics_dir.keep_counts()
         self._shown = ModelFilter(max_models)
         super().__init__(self._shown, outlives=metrics_dir is not None)
         self._metrics_dir = metrics_dir
         self._waiting = Waiting(self._shown)
-        self._models, self._members, self._sources = ModelSeries(), MemberSeries(), SourceSeries()
+        self._models, self._members = ModelSeries(families), MemberSeries()
+        self._sources = SourceSeries()
         self._scraping = asyncio.Lock()
         self.registry = CollectorRegistry()
         counts = self._registry if metrics_dir is None else metrics_dir.counts(self._registry)

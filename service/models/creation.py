@@ -68,6 +68,7 @@ async def create(
     """
     check_model_id(model_id)
     resolved = resolve_spec(given)
+    registry.deps.features.check_spec(resolved)
     spec = NewSpec(resolved, canonical(resolved), canonical(given))
     await _check_count(registry, model_id)
     if registry.specs.find(spec.text) is None:

@@ -11,6 +11,7 @@ from dualstream.service.models.job import Job
 from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import Clock
+from dualstream.service.replica.features import Features
 from dualstream.service.settings import Settings
 
 NICENESS = 10
@@ -60,6 +61,7 @@ class ModelDeps:
     store_identity: StoreIdentity
     store_status: StoreStatus
     waiting: WaitingRequests
+    features: Features
     jobs: Sequence[type[Job]]
     """The kinds of jobs that start by themselves."""
     refit_thread: SolverThread = field(default_factory=SolverThread)

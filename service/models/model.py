@@ -12,7 +12,7 @@ from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.job import AnyJob, Job
 from dualstream.service.models.lag import Lag
 from dualstream.service.models.sizeof import bytes_of
-from dualstream.service.models.snapshots import BULK_ROWS, MAX_QUARANTINE_RECORDS, Snapshots
+from dualstream.service.models.snapshots import BULK_ROWS, Snapshots
 from dualstream.service.models.store_status import STALE_S
 from dualstream.service.observability.tracing import SPAN, LearnSpans
 from dualstream.service.replica.apply_or_rebuild import CommitListener
@@ -34,8 +34,6 @@ log = logging.getLogger("dualstream.model")
 
 MAX_APPEND_S = 5.0
 """Time during which an append of unknown outcome is retried."""
-MAX_QUARANTINE_BYTES = 256 * 1024**2
-"""Bytes of rows in quarantine, at 16 per non-zero feature and 32 per row."""
 OVERHEAD_BYTES = 3_000
 """Committer, locks and other memory of a model besides its state and row schema."""
 MEASURE_RECORDS = 1000
@@ -116,9 +114,9 @@ class Model(CommitListener):
     async def submit(self, request: AnyRequest) -> Receipt:
         """Make the request durable and apply it.
 
-        Raises Problem 413 for too many ids, 429 if the model takes more memory than allowed or its
-        quarantine is full; OtherIdentity; OutcomeUnknown after the timeout; OutcomeForgotten if the
-        outcome of a control is no longer known; and what the append raises.
+        Raises Problem 413 for too many ids, 429 if the model takes more memory than allowed or a
+        feature takes no more rows; OtherIdentity; OutcomeUnknown after the timeout;
+        OutcomeForgotten if the outcome of a control is no longer known; and what the append raises.
         """
         self.deps.store_identity.check()
         spans = None
@@ -151,20 +149,8 @@ class Model(CommitListener):
                 f"{self.deps.settings.max_model_bytes}; it still predicts, but learns no more"
             )
             raise Problem(429, "model-too-large", detail, retry_after_s=60)
-        guarding = self.replica.guarding
-        if guarding is None or not guarding.pauses.is_paused:
-            return
-        pauses = guarding.pauses
-        is_full = self.replica.seq - pauses.held_from >= MAX_QUARANTINE_RECORDS
-        if is_full or pauses.held_bytes >= MAX_QUARANTINE_BYTES:
-            full = (
-                f"{MAX_QUARANTINE_RECORDS} records" if is_full else f"{MAX_QUARANTINE_BYTES} bytes"
-            )
-            detail = (
-                f"model {self.record.id!r} is paused since seq {pauses.since}, and its quarantine "
-                f"is full ({full}); resume the model and learn or drop these rows"
-            )
-            raise Problem(429, "quarantine-full", detail, retry_after_s=60)
+        for check in self.replica.parts.check_learning:
+            check(self.record.id, self.replica.seq)
 
     def mark_names_journalled(self, parsed: ParsedRows, receipt: Receipt) -> None:
         """Note which feature names the journal has now. Conflicting rows did not bring theirs."""
@@ -293,8 +279,8 @@ class Model(CommitListener):
         every = self.deps.settings.snapshot_every
         if after // every > before // every:
             self.snapshots.on_due(is_bulk)
-        # Between groups only unlearning makes a job due that the model does not have yet.
-        if self.replica.retained.unlearned_seq > before:
+        # Between groups only a forgotten row makes a job due that the model does not have yet.
+        if self.replica.parts.forgotten_seq > before:
             self._begin_due(before)
         for job in self._jobs.values():
             job.on_advance()
@@ -307,13 +293,7 @@ class Model(CommitListener):
     def _measure(self) -> None:
         replica = self.replica
         # Mostly empty.
-        lists: Sequence[Sized] = (
-            replica.names,
-            replica.retained,
-            replica.first_responses,
-            replica.losses,
-            replica.control_outcomes,
-        )
+        lists: Sequence[Sized] = (replica.names, replica.first_responses, replica.control_outcomes)
         roots = (
             replica.learner,
             replica.progress,
@@ -322,6 +302,7 @@ class Model(CommitListener):
             self.activity.rows,
             self.activity.times,
             *filter(len, lists),
+            *(root for part in replica.parts for root in part.roots()),
             *self.row_schema.owned_objects(),
         )
         self.bytes = OVERHEAD_BYTES + 8 * len(self.record.spec) + bytes_of(*roots)

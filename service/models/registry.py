@@ -29,6 +29,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
+from dualstream.service.replica.features import Features
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS
 from dualstream.service.replica.fork_detection import KEPT_OUTSIDE, Forked, Lineage
 from dualstream.service.replica.recovery import recover
@@ -86,6 +87,7 @@ class ModelRegistry:
         journal: Journal,
         settings: Settings,
         counters: Counters,
+        features: Features,
         jobs: Sequence[type[Job]],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -103,6 +105,7 @@ class ModelRegistry:
             self.store_identity,
             self.store_status,
             self.waiting,
+            features,
             jobs,
         )
         self.cache = ModelCache(settings.models_bytes, self._on_eviction)
@@ -222,7 +225,7 @@ class ModelRegistry:
             check_spec(record)
             spec = await self.specs.get(record.spec)
             learner = spec.take_learner()
-            new = record, MAX_KEPT_ANSWERS, deps.clock, spec.ratios, None, learner
+            new = record, deps.features, MAX_KEPT_ANSWERS, deps.clock, spec.ratios, None, learner
             is_quick = learner is not None or spec.first_bytes <= SMALL_BYTES
             replica = Replica(*new) if is_quick else await run_long_in_thread(Replica, *new)
             kept = self._lineages.get(model_id)

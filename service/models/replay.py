@@ -13,8 +13,8 @@ from dualstream.service.journal import open_journal, sqlite_path
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Control, decode_merged, holds_control
-from dualstream.service.replica.controls import copy_named_by
 from dualstream.service.replica.entries import split_at
+from dualstream.service.replica.features import Features
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.point_in_time import NotKept, kept_from, state_at
 from dualstream.service.replica.replica import Replica
@@ -52,7 +52,9 @@ class Replayed(msgspec.Struct, frozen=True):
     metrics: dict[str, Any]
 
 
-async def replay(store: str, model: str, until: int | None, changes: dict[str, Any]) -> Replayed:
+async def replay(
+    features: Features, store: str, model: str, until: int | None, changes: dict[str, Any]
+) -> Replayed:
     """State of the model at `until` (default: end of the journal), with `changes` of its spec.
 
     Raises Refused, and the errors of the store.
@@ -65,8 +67,8 @@ async def replay(store: str, model: str, until: int | None, changes: dict[str, A
         record = await journal.get(model)
         seq = record.seq if until is None else until
         if changes:
-            return await _under_another_spec(journal, record, seq, changes)
-        replica = await state_at(journal, record, seq)
+            return await _under_another_spec(features, journal, record, seq, changes)
+        replica = await state_at(features, journal, record, seq)
         first = replica.restored_seq + 1 if seq > replica.restored_seq else 0
         return _result(replica, first, Counter())
     except NotKept as error:
@@ -120,17 +122,17 @@ def _opened(value: Any) -> dict[str, Any]:
 
 
 async def _under_another_spec(
-    journal: Journal, record: ModelRecord, until: int, changes: dict[str, Any]
+    features: Features, journal: Journal, record: ModelRecord, until: int, changes: dict[str, Any]
 ) -> Replayed:
     check_spec(record)
     spec = await asyncio.to_thread(changed_spec, record, changes)
     first = await kept_from(journal, record)
     if not first - 1 <= until <= record.seq:
         raise NotKept(record.id, until, first, record.seq)
-    replica = Replica(record, kept_answers=0, spec=canonical(spec))
+    replica = Replica(record, features, kept_answers=0, spec=canonical(spec))
     replica.forget_what_served()
-    if replica.guarding is not None:
-        replica.guarding.only_warn()
+    for part in replica.parts:
+        part.ignore_pauses()
     replica.seq = first - 1
     left_out = Counter[str]()
     # The chain before a trimmed journal is unknown.
@@ -141,10 +143,10 @@ async def _under_another_spec(
             raise Forked(f"model {replica.id!r}: the journal ends at seq {replica.seq}")
         _check_chain(replica, chain, entries)
         chain = entries[-1].chain
-        for run in split_at(entries, _is_of_its_spec):
+        for run in split_at(entries, features.is_of_its_spec):
             if replica.seq >= until:
                 break
-            kind = _kind_of_its_spec(run[0])
+            kind = _kind_of_its_spec(features, run[0])
             if kind is not None:
                 left_out[kind] += 1
                 replica.skip(run[0])
@@ -167,17 +169,14 @@ def _check_chain(replica: Replica, chain: str | None, entries: Sequence[Entry]) 
         chain = entry.chain
 
 
-def _is_of_its_spec(control: Control) -> bool:
-    """Does the control depend on the model's own spec?"""
-    return control.kind in ("refit", "pause", "resume") or copy_named_by(control) is not None
-
-
-def _kind_of_its_spec(entry: Entry) -> str | None:
+def _kind_of_its_spec(features: Features, entry: Entry) -> str | None:
     """Kind of a control that depends on the model's spec; None for other entries."""
     if not holds_control(entry.body):
         return None
     _, blocks = decode_merged(entry.body)
-    found = (block for block in blocks if isinstance(block, Control) and _is_of_its_spec(block))
+    found = (
+        block for block in blocks if isinstance(block, Control) and features.is_of_its_spec(block)
+    )
     return next((control.kind for control in found), None)
 
 

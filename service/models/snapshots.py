@@ -25,8 +25,6 @@ BULK_ROWS = 1000
 """Rows of a bulk group. A million such rows may come in a second."""
 SNAPSHOT_SHARE = 0.05
 """Largest share of the time that snapshots take while rows come in bulk."""
-MAX_QUARANTINE_RECORDS = 100_000
-"""Records in the quarantine of a paused model. Then learning is refused."""
 # Cost of a load, in CPU seconds of all threads: replay of the journal (read, decode, apply, without
 # learning), or a snapshot (write, restore as a check, read, restore). SQLite; models of 60 kB,
 # 410 kB and 8 MB.
@@ -109,19 +107,15 @@ class Snapshots:
     async def _may_trim(self, through: int) -> int:
         """The last record up to `through` that may be trimmed.
 
-        Rows in quarantine may still be learned. A replica that starts from an older
-        snapshot learns them again.
+        Features may need records from before it, also for a replica that starts from an older
+        snapshot.
         """
-        guarding = self._replica.guarding
-        if guarding is None:
-            return through
         oldest = self._replica.seq
-        if guarding.pauses.has_taken_up:
+        if self._replica.parts.replays_past:
             where = (self._record.id, self._record.incarnation)
             places = await self._deps.journal.snapshots(*where)
             oldest = min((place.seq for place in places), default=0)
-        # A quarantine holds at most MAX_QUARANTINE_RECORDS.
-        held = guarding.kept_after(oldest, self._replica.seq - MAX_QUARANTINE_RECORDS)
+        held = self._replica.parts.kept_after(oldest, self._replica.seq)
         return through if held is None else min(through, held)
 
     async def _run(self, captured: Captured | None, on_end: Callable[[], None]) -> None:

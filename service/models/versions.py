@@ -24,8 +24,8 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from dualstream.service.models.model import Model
-from dualstream.service.replica.apply_control import fetch_copy
-from dualstream.service.replica.controls import Rollback, why_forgotten, why_no_way_back
+from dualstream.service.replica.controls import Rollback
+from dualstream.service.replica.copies import fetch_copy, why_forgotten, why_no_way_back
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
@@ -132,7 +132,7 @@ async def roll_back_to_seq(
     _refuse(model, why_forgotten(model.replica, seq))
     record = await journal.get(model.record.id)
     try:
-        then = await state_at(journal, record, seq)
+        then = await state_at(model.replica.features, journal, record, seq)
     except NotKept as error:
         raise Problem(410, "not-kept", str(error), first=error.first, last=error.last) from None
     except (Forked, Trimmed) as error:
@@ -161,7 +161,7 @@ def _refuse(model: Model, why_not: str | None) -> None:
     """Raise Problem 410 before the append: a refused record would keep the copy in the store."""
     replica = model.replica
     if why_not is not None:
-        first = replica.retained.unlearned_seq
+        first = replica.parts.forgotten_seq
         raise Problem(410, "not-kept", why_not, first=first, last=replica.seq)
 
 
@@ -181,7 +181,7 @@ async def _usable_copy(capture: Callable[[], Captured], spec: dict[str, Any]) ->
         copy = captured.as_copy()
         digest = hashlib.sha256(copy.data).hexdigest()
         try:
-            read_copy(copy.data, digest, spec, captured.header["incarnation"])
+            read_copy(copy.data, digest, spec, captured.header["incarnation"], captured.make_parts)
         except UnreadableCopy as error:
             raise _unreadable(f"seq-{captured.seq}", error) from error
         return copy
@@ -301,7 +301,7 @@ async def _discard_copy(model: Model, journal: Journal, digest: str, seq: int) -
         await journal.copy_delete(*where, digest)
     except Conflict:
         return
-    if model.replica.retained.why_not is None:
+    if model.replica.parts.forgetting is not None:
         await model.refresh()
         if why_forgotten(model.replica, seq) is not None:
             await journal.scrub(*where)

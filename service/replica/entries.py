@@ -17,7 +17,7 @@ from dualstream.service.journal.record import (
     holds_control,
 )
 from dualstream.service.replica.first_responses import KeyedRequests
-from dualstream.service.replica.retained_rows import NO_IDS, Named
+from dualstream.service.replica.row_ids import NO_IDS, RowIds
 from dualstream.solvers import Batch, shared_ones
 
 NamesSince = tuple[int, Sequence[tuple[int, str]]]
@@ -30,13 +30,13 @@ class Content(NamedTuple):
     names     of features: (log position from which they are known, (index, name) pairs)
     records   those not yet applied; all rows between two controls form one batch
     requests  those with a key
-    named     rows with an id, if the model can unlearn
+    ids       of the rows, if a feature follows them
     """
 
     names: list[NamesSince]
     records: list[Batch | Control]
     requests: KeyedRequests
-    named: Named
+    ids: RowIds
 
 
 def content_after(
@@ -44,7 +44,7 @@ def content_after(
     entries: Sequence[Entry],
     dim: int,
     check: Callable[[Control], None],
-    can_unlearn: bool,
+    with_ids: bool,
     until: int | None = None,
 ) -> Content:
     """Decode consecutive entries for a model of width `dim` whose state is at `seq`.
@@ -75,8 +75,8 @@ def content_after(
             batch = as_batch(block, dim)
             run.append(batch[skipped:] if skipped else batch)
     records += [Batch.concat(run)] if run else []
-    named = Named.within(parts, first_seq) if can_unlearn else NO_IDS
-    return Content(names, records, KeyedRequests(parts, first_seq), named)
+    ids = RowIds.within(parts, first_seq) if with_ids else NO_IDS
+    return Content(names, records, KeyedRequests(parts, first_seq), ids)
 
 
 def names_by_entry(

@@ -19,9 +19,6 @@ from dualstream.service.journal.protocol import Entry
 from dualstream.service.journal.record import Control
 from dualstream.solvers import CorruptState, MemberView, Outcome
 
-# Kinds whose fields are part of the answer, or identify the control.
-_WITH_FIELDS = ("rollback", "resume", "refit")
-
 
 @dataclass(frozen=True, slots=True)
 class ControlOutcome:
@@ -71,15 +68,15 @@ class ControlOutcomes:
         If the journal lost the control, another one may have its seq: then None.
         """
         outcome = self.at(seq)
-        if outcome is None or (outcome.kind, outcome.fields) != (
-            control.kind,
-            _fields_kept(control),
-        ):
+        if outcome is None or outcome.kind != control.kind:
+            return None
+        if outcome.fields and outcome.fields != control.fields:
             return None
         return outcome.control_outcome
 
-    def keep(self, seq: int, control: Control, outcome: ControlOutcome) -> None:
-        fields = _fields_kept(control)
+    def keep(self, seq: int, control: Control, outcome: ControlOutcome, with_fields: bool) -> None:
+        """Keep an outcome and, if asked, the fields of the control."""
+        fields = dict(control.fields) if with_fields else {}
         self._put(KeptOutcome(seq, control.kind, outcome.refusal, outcome.rows, fields))
 
     def _put(self, outcome: KeptOutcome) -> None:
@@ -105,10 +102,6 @@ class ControlOutcomes:
             raise CorruptState(f"the kept control outcomes are damaged: {error}") from error
         for outcome in found:
             self._put(outcome)
-
-
-def _fields_kept(control: Control) -> dict[str, Any]:
-    return dict(control.fields) if control.kind in _WITH_FIELDS else {}
 
 
 Applied = Outcome | ControlOutcome

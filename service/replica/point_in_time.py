@@ -4,6 +4,7 @@ import logging
 
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Journal, LogPosition, ModelRecord, Snapshot, Trimmed
+from dualstream.service.replica.features import Features
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.recovery import restore_snapshot
 from dualstream.service.replica.replica import Replica
@@ -35,7 +36,7 @@ async def kept_from(journal: Journal, record: ModelRecord) -> int:
     return entries[0].first_seq if entries else record.seq + 1
 
 
-async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
+async def state_at(features: Features, journal: Journal, record: ModelRecord, seq: int) -> Replica:
     """Return a replica at `seq`, built from the nearest good snapshot or version before it.
 
     Raises NotKept; also Forked and Trimmed if the journal changes during the computation.
@@ -48,7 +49,7 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
     for place, digest in reversed(bases):
         if place.seq > seq:
             continue
-        replica = await run_making(spec_of(record), Replica, record, 0)
+        replica = await run_making(spec_of(record), Replica, record, features, 0)
         try:
             snapshot = await _read_base(journal, record, place, digest)
             await restore_snapshot(replica, snapshot, any_identity=digest is not None)
@@ -58,7 +59,7 @@ async def state_at(journal: Journal, record: ModelRecord, seq: int) -> Replica:
         except (CorruptState, Forked, Trimmed) as error:
             log.warning("model %r: cannot start at seq %d: %s", record.id, place.seq, error)
     if first == 1:
-        replica = await run_making(spec_of(record), Replica, record, 0)
+        replica = await run_making(spec_of(record), Replica, record, features, 0)
         await advance(replica, journal, seq)
         return replica
     raise NotKept(record.id, seq, earliest, record.seq)

@@ -26,8 +26,9 @@ from dualstream.service.journal.protocol import Entry, Journal, LogPosition, Mod
 from dualstream.service.journal.record import Control, CorruptRecord
 from dualstream.service.replica.apply_control import apply_control
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
-from dualstream.service.replica.controls import check_control, needs_own_run
+from dualstream.service.replica.controls import check_control
 from dualstream.service.replica.entries import Content, content_after, split_at
+from dualstream.service.replica.features import Features
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, KeyedRequests
 from dualstream.service.replica.fork_detection import Forked, Lineage, Lost, follows
 from dualstream.service.replica.outcomes import (
@@ -38,13 +39,15 @@ from dualstream.service.replica.outcomes import (
     within,
 )
 from dualstream.service.replica.requests import NewRows
-from dualstream.service.replica.retained_rows import Named
+from dualstream.service.replica.row_ids import RowIds
+from dualstream.service.replica.spec import DamagedSpec
 from dualstream.service.replica.state import ModelState
 from dualstream.service.replica.views import ViewedState
 from dualstream.solvers import (
     AsServed,
     Batch,
     Certificate,
+    InvalidSpec,
     Learner,
     Outcome,
     Progressive,
@@ -76,6 +79,7 @@ UNMEASURED = Ratios()
 class Replica(ViewedState):
     """State of a model that follows the journal and serves requests.
 
+    features    the installed features
     ratios      measured / estimated time of learning and of predicting, of other models of the spec
     spec        used instead of the model's own spec
     learner     a learner of the spec without rows, which nothing else uses; None: build one
@@ -91,13 +95,19 @@ class Replica(ViewedState):
     def __init__(
         self,
         record: ModelRecord,
+        features: Features,
         kept_answers: int = MAX_KEPT_ANSWERS,
         clock: Clock = SYSTEM_CLOCK,
         ratios: Ratios = UNMEASURED,
         spec: bytes | None = None,
         learner: Learner | None = None,
     ) -> None:
-        super().__init__(record, kept_answers, spec, learner)
+        super().__init__(record, features.parts, kept_answers, spec, learner)
+        self.features = features
+        try:
+            features.check_spec(self.spec)
+        except InvalidSpec as error:
+            raise DamagedSpec(f"this server cannot serve the spec: {error}") from error
         self._as_served: AsServed | None = as_served(self.spec)
         # Outcomes that a committer waits for, by the nonce of its append. Filled if the entry
         # reaches this replica in another way than from the committer.
@@ -190,7 +200,8 @@ class Replica(ViewedState):
         first_seq = seq + 1 - len(new.batch)
         if new.requests:
             self.first_responses.keep(new.requests, first_seq, new.batch, outcome)
-        self.retained.keep(new.named, new.batch, first_seq, outcome)
+        for on_ids in self.parts.on_ids:
+            on_ids(new.ids, new.batch, first_seq, outcome)
         self._set_place(seq, chain)
 
     def learns_at_once(self, rows: int, size: int) -> bool:
@@ -213,7 +224,7 @@ class Replica(ViewedState):
 
         Raises UnreadableCopy and Trimmed; nothing has changed then.
         """
-        outcome = await apply_control(self, control, journal)
+        outcome = await apply_control(self, self.features.kinds, control, journal)
         self._paced = None
         self._set_place(seq, chain)
         return outcome
@@ -226,7 +237,7 @@ class Replica(ViewedState):
         for a rollback; the replica is then at the end of the entry before it.
         """
         self.check_order(entries)
-        for some in split_at(entries, needs_own_run):
+        for some in split_at(entries, self.features.needs_own_run):
             await self.apply_run(some, journal)
 
     def rows_of(self, entries: Sequence[Entry]) -> Content | None:
@@ -249,7 +260,7 @@ class Replica(ViewedState):
         for record in content.records:
             assert isinstance(record, Batch)
             first_seq, outcome = self.seq + 1, self._learn_slice(record)
-            done.append((first_seq, self._kept(record, outcome, content.requests, content.named)))
+            done.append((first_seq, self._kept(record, outcome, content.requests, content.ids)))
         self._advance_past(entries, done)
         last = within(done, entries[-1].first_seq, entries[-1].seq)
         assert isinstance(last, Outcome)
@@ -287,35 +298,37 @@ class Replica(ViewedState):
 
     async def learn_part(self, entry: Entry, until: int) -> None:
         """As `apply_part`, for an entry that is known to follow."""
-        names, (record,), _, named = self._content_after([entry], until)
+        names, (record,), _, ids = self._content_after([entry], until)
         assert isinstance(record, Batch)  # a control is one record
         self.keep_names(names)
         first_seq, rows = self.seq + 1, record[: until - self.seq]
-        self.retained.keep(named, rows, first_seq, await self._learn(rows))
+        outcome = await self._learn(rows)
+        for on_ids in self.parts.on_ids:
+            on_ids(ids, rows, first_seq, outcome)
 
     async def apply_run(self, entries: Sequence[Entry], journal: Journal) -> None:
         """Apply a run of entries that are known to follow; see `split_at`."""
-        names, records, requests, named = self._content_after(entries)
+        names, records, requests, ids = self._content_after(entries)
         self.keep_names(names)
         done: list[tuple[int, Applied]] = []
         for record in records:
             first_seq = self.seq + 1
             if isinstance(record, Control):
-                done.append((first_seq, await apply_control(self, record, journal)))
+                kinds = self.features.kinds
+                done.append((first_seq, await apply_control(self, kinds, record, journal)))
                 self._paced = None
             else:
                 outcome = await self._learn(record)
-                done.append((first_seq, self._kept(record, outcome, requests, named)))
+                done.append((first_seq, self._kept(record, outcome, requests, ids)))
         self._advance_past(entries, done)
 
-    def _kept(
-        self, rows: Batch, outcome: Outcome, requests: KeyedRequests, named: Named
-    ) -> Outcome:
+    def _kept(self, rows: Batch, outcome: Outcome, requests: KeyedRequests, ids: RowIds) -> Outcome:
         """Keep first responses and ids of rows that were just learned. Return `outcome`."""
         first_seq = self.seq + 1 - len(rows)
         whole = requests.within(first_seq, self.seq, self._kept_answers)
         self.first_responses.keep(whole, first_seq, rows, outcome)
-        self.retained.keep(named, rows, first_seq, outcome)
+        for on_ids in self.parts.on_ids:
+            on_ids(ids, rows, first_seq, outcome)
         return outcome
 
     def _advance_past(self, entries: Sequence[Entry], done: Sequence[tuple[int, Applied]]) -> None:
@@ -327,8 +340,9 @@ class Replica(ViewedState):
 
     def _content_after(self, entries: Sequence[Entry], until: int | None = None) -> Content:
         """Decode the part of entries after this replica. Raises CorruptRecord, UnknownRecord."""
-        check, can_unlearn = partial(check_control, self), self.retained.why_not is None
-        return content_after(self.seq, entries, self.dim, check, can_unlearn, until)
+        check = partial(check_control, self, self.features.kinds)
+        with_ids = bool(self.parts.on_ids)
+        return content_after(self.seq, entries, self.dim, check, with_ids, until)
 
     async def _learn(self, batch: Batch) -> Outcome:
         if self.learner is not self._paced:
@@ -381,10 +395,11 @@ class Replica(ViewedState):
             new = self._new_classes(batch)
             estimated = pace.cost.seconds(len(batch), batch.nnz, new)
             began = self._clock.cpu_seconds()
-        if self.guarding is None:
+        gate = self.parts.gate
+        if gate is None:
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
-            outcome = self.guarding.learn(self.learner, self.learn_rows, batch, self.seq + 1)
+            outcome = gate.learn(self.learner, self.learn_rows, batch, self.seq + 1)
         self.seq += len(batch)
         self.profile.reach(self.seq)
         if is_measured:
@@ -403,7 +418,8 @@ class Replica(ViewedState):
         else:
             self.progress.count(batch, outcome, first_seq)
         self.profile.count(batch, outcome, first_seq)
-        self.losses.keep(batch, outcome)
+        for on_learned in self.parts.on_learned:
+            on_learned(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
@@ -465,7 +481,7 @@ class Replica(ViewedState):
 
     def successor(self, record: ModelRecord) -> "Replica":
         """An empty replica of the model, which remembers every entry that it applies."""
-        fresh = Replica(record, self._kept_answers, self._clock, self.ratios)
+        fresh = Replica(record, self.features, self._kept_answers, self._clock, self.ratios)
         fresh.watched = self.watched
         fresh.lineage = Lineage(kept=None)
         return fresh
@@ -479,8 +495,8 @@ class Replica(ViewedState):
         self.is_forked = False
         return lost
 
-    def _use_state(self, state: ModelState) -> None:
-        super()._use_state(state)
+    def use_state(self, state: ModelState) -> None:
+        super().use_state(state)
         self._paced = None
 
     def start_over(self) -> None:

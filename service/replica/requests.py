@@ -31,10 +31,11 @@ from dualstream.service.journal.record import (
     encode_sample,
     make_key,
 )
-from dualstream.service.replica.controls import Arrays, Order, control_of
+from dualstream.service.replica.controls import Order, control_of
 from dualstream.service.replica.first_responses import Answer, FirstResponses, KeyedRequest
 from dualstream.service.replica.outcomes import ControlOutcome, ControlOutcomes
-from dualstream.service.replica.retained_rows import NO_IDS, Named, names_a_row
+from dualstream.service.replica.parts import Arrays
+from dualstream.service.replica.row_ids import NO_IDS, RowIds, names_a_row
 from dualstream.service.replica.row_sums import MIN_ARRAY_ROWS, Column
 from dualstream.solvers import Batch, Outcome
 
@@ -250,7 +251,7 @@ class NewRows(NamedTuple):
     batch: Batch
     names: Sequence[tuple[int, str]] = ()
     requests: Sequence[KeyedRequest] = ()
-    named: Named = NO_IDS
+    ids: RowIds = NO_IDS
 
 
 def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> NewRows:
@@ -287,7 +288,7 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -
             count = sum(part.count for _, part, _ in kept)
             keys = tuple(key for _, key in ids if key != request.key)
             keyed.append(KeyedRequest(request.key, kept[0][2].first_seq, count, keys))
-    return NewRows(as_batch(rows), names, keyed, Named.of(named) if named else NO_IDS)
+    return NewRows(as_batch(rows), names, keyed, RowIds.of(named) if named else NO_IDS)
 
 
 def _new_parts(request: Request, placed: Sequence[Placed]) -> list[tuple[int, Part, Placed]]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +25,8 @@ from dualstream.service.replica.entries import NamesSince
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, FirstResponses
 from dualstream.service.replica.fork_detection import Lineage
-from dualstream.service.replica.guard import Guarding
 from dualstream.service.replica.outcomes import ControlOutcomes
-from dualstream.service.replica.retained_rows import RetainedIds, ServedLosses
+from dualstream.service.replica.parts import Arrays, ArraysByPrefix, MakeParts, Parts
 from dualstream.service.replica.spec import check_spec, fixed_spec
 from dualstream.solvers import (
     Batch,
@@ -45,10 +44,10 @@ from dualstream.solvers import (
     width_of,
 )
 
-Arrays = Mapping[str, np.ndarray]
-Parts = defaultdict[str, dict[str, np.ndarray]]
-NO_PART = "."
-"""Key of the arrays that belong to no part."""
+NO_PREFIX = "."
+"""Key of the arrays whose names have no prefix."""
+_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "profile", "answers", "verdicts"}
+"""Prefixes of arrays that belong to no part of a feature."""
 
 
 class UnreadableCopy(RecordError):
@@ -57,35 +56,38 @@ class UnreadableCopy(RecordError):
 
 @dataclass(slots=True)
 class ModelState:
-    """Learner, progressive metrics, feature names, retained ids, counts, guard and profile."""
+    """Learner, progressive metrics, feature names, column profile, counts, parts of features."""
 
     learner: Learner
     progress: Progressive
     names: FeatureNames
-    retained: RetainedIds
     profile: ColumnProfile
+    parts: Parts
     rejected: int = 0
     refused_controls: int = 0
-    guarding: Guarding | None = None
 
     @classmethod
-    def new(cls, spec: dict[str, Any], learner: Learner | None = None) -> Self:
+    def new(
+        cls, spec: dict[str, Any], make_parts: MakeParts, learner: Learner | None = None
+    ) -> Self:
         """Create the state before the first record."""
         if learner is None:
             learner = make_learner(spec)
-        parts = learner, Progressive.of(spec), FeatureNames(), RetainedIds(spec)
-        return cls(*parts, ColumnProfile(spec), guarding=Guarding.of(spec))
+        progress = Progressive.of(spec)
+        return cls(learner, progress, FeatureNames(), ColumnProfile(spec), make_parts(spec))
 
-    def restore(self, parts: Parts) -> None:
-        """Restore from `by_part(arrays())`. Raises CorruptState; the object is unusable then."""
-        self.learner.restore(parts["learner"])
-        self.progress.restore(parts["progress"])
-        self.names.restore(parts["names"])
-        self.retained.restore(parts["retained"])
-        if self.guarding is not None:
-            self.guarding.restore(parts["guard"], parts["pauses"])
-        self.profile.restore(parts["profile"], self.names.pairs())
-        counts = parts[NO_PART]
+    def restore(self, arrays: ArraysByPrefix) -> None:
+        """Restore from `by_prefix(arrays())`. Raises CorruptState; the object is unusable then."""
+        unknown = arrays.keys() - _OF_CORE - self.parts.prefixes
+        if unknown:
+            raise CorruptState(f"it has arrays of no installed feature: {sorted(unknown)}")
+        self.learner.restore(arrays["learner"])
+        self.progress.restore(arrays["progress"])
+        self.names.restore(arrays["names"])
+        self.profile.restore(arrays["profile"], self.names.pairs())
+        for part in self.parts:
+            part.restore(arrays, self.names)
+        counts = arrays[NO_PREFIX]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
         self.rejected = int(counts["rejected"])
         self.refused_controls = int(counts["refused_controls"])
@@ -95,9 +97,7 @@ class ModelState:
         arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
-        arrays |= {f"retained.{name}": array for name, array in self.retained.state().items()}
-        if self.guarding is not None:
-            arrays |= self.guarding.state()
+        arrays |= self.parts.arrays()
         arrays |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
@@ -106,21 +106,30 @@ class ModelState:
 
 SHORT_BYTES = 1 << 20
 """A state of this size is encoded in a millisecond or two."""
-NOT_IN_STATE = ("answers.", "served.", "verdicts.", "held.")
-"""Prefixes of a snapshot's arrays that are bookkeeping and not part of the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Copy of a replica's state, not yet encoded."""
+    """Copy of a replica's state, not yet encoded.
+
+    bookkeeping  arrays of a snapshot that belong neither to the state nor to its digest
+    make_parts   of the replica
+    """
 
     seq: int
     chain: str
     arrays: dict[str, np.ndarray]
+    bookkeeping: dict[str, np.ndarray]
     header: dict[str, str]
+    make_parts: MakeParts
+
+    @property
+    def snapshot_arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of a snapshot."""
+        return self.arrays | self.bookkeeping
 
     def encode(self) -> Snapshot:
-        return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
+        return Snapshot(self.seq, self.chain, dump(self.snapshot_arrays, self.header))
 
     async def encoded(self, read_back_as: ModelRecord | None = None) -> Snapshot:
         """As `encode`, in a thread. With a record, also restore the snapshot as a check.
@@ -135,24 +144,22 @@ class Captured:
     def _readable(self, record: ModelRecord) -> Snapshot:
         """The snapshot, after restoring it as a load does gave the captured state bit for bit."""
         snapshot = self.encode()
-        fresh = PositionedState(record)
+        fresh = PositionedState(record, self.make_parts)
         fresh.restore(snapshot)
-        restored = fresh.capture().arrays
-        for name in restored.keys() | self.arrays.keys():
-            one, other = restored.get(name), self.arrays.get(name)
+        restored, arrays = fresh.capture().snapshot_arrays, self.snapshot_arrays
+        for name in restored.keys() | arrays.keys():
+            one, other = restored.get(name), arrays.get(name)
             if one is None or other is None or np.asarray(one).tobytes() != other.tobytes():
                 raise CorruptState(f"restoring it changes {name}")
         return snapshot
 
     def as_copy(self) -> Snapshot:
         """The state without bookkeeping: equal states give equal bytes."""
-        state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
-        return Snapshot(self.seq, self.chain, dump(state, self.header))
+        return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
 
     def state_digest(self) -> str:
         """SHA-256 in hex, equal for two states with the same bits. Excludes bookkeeping."""
-        state = {name: a for name, a in self.arrays.items() if not name.startswith(NOT_IN_STATE)}
-        return digest_of(state, {})
+        return digest_of(self.arrays, {})
 
 
 def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:
@@ -187,7 +194,7 @@ def read_state(
 
 
 def read_copy(
-    data: bytes | None, digest: str, spec: dict[str, Any], incarnation: str
+    data: bytes | None, digest: str, spec: dict[str, Any], incarnation: str, make_parts: MakeParts
 ) -> tuple[ModelState, int, str]:
     """Decode the state, seq and chain from the copy with this digest, made on any machine.
 
@@ -199,28 +206,29 @@ def read_copy(
         if hashlib.sha256(data).hexdigest() != digest:
             raise CorruptState("the bytes do not match their SHA-256")
         arrays, seq, chain = read_state(data, incarnation, any_identity=True)
-        state = ModelState.new(spec)
-        state.restore(by_part(arrays))
+        state = ModelState.new(spec, make_parts)
+        state.restore(by_prefix(arrays))
     except CorruptState as error:
         raise UnreadableCopy(f"the copy {digest} cannot be read: {error}") from error
     return state, seq, chain
 
 
-def by_part(arrays: Arrays) -> Parts:
-    """Group arrays by part of the state; a missing part is empty."""
-    parts: Parts = defaultdict(dict)
+def by_prefix(arrays: Arrays) -> ArraysByPrefix:
+    """Group arrays by the first word of their names; a missing group is empty."""
+    groups: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for name, array in arrays.items():
-        part, dot, own = name.partition(".")
+        prefix, dot, rest = name.partition(".")
         if dot:
-            parts[part][own] = array
+            groups[prefix][rest] = array
         else:
-            parts[NO_PART][name] = array
-    return parts
+            groups[NO_PREFIX][name] = array
+    return groups
 
 
 class PositionedState:
     """State of a model after the record `seq`.
 
+    make_parts     makes the parts of the installed features
     kept_answers   number of requests with a key whose first responses are kept
     spec           used instead of the model's own spec
     learner        a learner of the spec without rows; None: build one
@@ -232,10 +240,8 @@ class PositionedState:
     chain: str
     # Class attributes: most replicas never set them, and an object with fewer attributes is made
     # faster.
-    fetched: ModelState | None = None
-    """State of the copy that the next control restores."""
-    learned_copy: tuple[ModelState, ServedLosses, int] | None = None
-    """State and losses after learning the quarantined rows, and the rows' number."""
+    prepared: object = None
+    """What the control that is being applied has read from the journal."""
     certified_at = float("-inf")
     """Time of the certificate; minus infinity if the weights have changed by a control since."""
     names_since = 0
@@ -244,6 +250,7 @@ class PositionedState:
     def __init__(
         self,
         record: ModelRecord,
+        make_parts: MakeParts,
         kept_answers: int = MAX_KEPT_ANSWERS,
         spec: bytes | None = None,
         learner: Learner | None = None,
@@ -253,6 +260,7 @@ class PositionedState:
         check_spec(record)
         self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
         self.dim = width_of(self.spec["features"])
+        self.make_parts = make_parts
         self._kept_answers = kept_answers
         self.lineage = Lineage()
         self._lock = asyncio.Lock()
@@ -279,29 +287,28 @@ class PositionedState:
 
     def _begin(self, learner: Learner | None = None) -> None:
         """Return to the state before the first record."""
-        self._use_state(ModelState.new(self.spec, learner))
+        self.use_state(ModelState.new(self.spec, self.make_parts, learner))
         self.first_responses = FirstResponses(self.spec["task"], self._kept_answers)
         self.control_outcomes = ControlOutcomes(self._kept_answers)
-        self.losses = ServedLosses(self.spec)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
 
-    def _use_state(self, state: ModelState) -> None:
+    def use_state(self, state: ModelState) -> None:
         self.learner = state.learner
         self.progress = state.progress
         self.names = state.names
-        self.retained = state.retained
+        self.profile = state.profile
+        self.parts = state.parts
         self.rejected = state.rejected
         self.refused_controls = state.refused_controls
-        self.guarding = state.guarding
-        self.profile = state.profile
 
     @property
     def state(self) -> ModelState:
         """The part that is a function of spec and journal."""
         counts = (self.rejected, self.refused_controls)
-        parts = self.learner, self.progress, self.names, self.retained, self.profile
-        return ModelState(*parts, *counts, self.guarding)
+        return ModelState(
+            self.learner, self.progress, self.names, self.profile, self.parts, *counts
+        )
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq
@@ -311,62 +318,54 @@ class PositionedState:
     def _replace_state(self, other: Self) -> None:
         self.incarnation = other.incarnation
         self.spec = other.spec
-        self._use_state(other.state)
+        self.use_state(other.state)
         self.names_since = other.seq
         self.first_responses, self.control_outcomes = other.first_responses, other.control_outcomes
-        self.losses = other.losses
         self.seq, self.restored_seq = other.seq, other.restored_seq
         self.chain = other.chain
 
     # -- controls --------------------------------------------------------------------------------
 
-    def restore_copy(self, digest: str, seq: int) -> None:
-        """Replace the state by the fetched copy, taken at `seq`.
+    def restore_copy(self, seq: int) -> None:
+        """Replace the state by the prepared copy, taken at `seq`.
 
-        First responses stay, and so do the pause and its trips. Feature names are journalled again.
+        First responses stay. Feature names are journalled again.
         """
-        state, self.fetched = self.fetched, None
-        assert state is not None
-        if self.guarding is not None and state.guarding is not None:
-            state.guarding = self.guarding.take_over(state.guarding, seq, self.seq + 1)
-        self._use_state(state)
+        state = self.prepared
+        assert isinstance(state, ModelState)
+        for part in state.parts:
+            if (present := self.parts.find(type(part))) is not None:
+                part.on_restored(present, seq, self.seq + 1)
+        self.use_state(state)
         self.names_since = self.seq + 1
-
-    def adopt_copy(self) -> int:
-        """Replace the state by the copy that learned the quarantined rows. Return their number."""
-        taken, self.learned_copy = self.learned_copy, None
-        assert taken is not None
-        state, self.losses, learned = taken
-        self._use_state(state)
-        return learned
 
     def copied(self) -> Self:
         """Return a copy that learns independently. Call it between two groups."""
         other = copy(self)
-        state = ModelState.new(self.spec)
-        state.restore(by_part(self.state.arrays()))
-        other._use_state(state)
-        other.losses = ServedLosses(self.spec)
-        other.losses.restore(self.losses.state())
+        state = ModelState.new(self.spec, self.make_parts)
+        state.restore(by_prefix(self.state.arrays() | self.parts.bookkeeping()))
+        other.use_state(state)
         return other
 
     # -- snapshots -------------------------------------------------------------------------------
 
     def capture(self) -> Captured:
         """Copy the state for a snapshot. Call it between two entries."""
-        header = header_of(self.seq, self.chain, self.incarnation)
-        return Captured(self.seq, self.chain, self._state(), header)
+        return Captured(
+            self.seq,
+            self.chain,
+            self.state.arrays(),
+            self._bookkeeping(),
+            header_of(self.seq, self.chain, self.incarnation),
+            self.make_parts,
+        )
 
-    def _state(self) -> dict[str, np.ndarray]:
-        arrays = self.state.arrays()
-        arrays |= {f"answers.{name}": array for name, array in self.first_responses.state().items()}
-        arrays |= {f"served.{name}": array for name, array in self.losses.state().items()}
+    def _bookkeeping(self) -> dict[str, np.ndarray]:
+        arrays = {f"answers.{name}": array for name, array in self.first_responses.state().items()}
         arrays |= {
             f"verdicts.{name}": array for name, array in self.control_outcomes.state().items()
         }
-        if self.guarding is not None:
-            arrays["held.bytes"] = np.array(self.guarding.pauses.held_bytes, np.int64)
-        return arrays
+        return arrays | self.parts.bookkeeping()
 
     def restore(self, snapshot: Snapshot, any_identity: bool = False) -> None:
         """Restore from a snapshot.
@@ -378,14 +377,10 @@ class PositionedState:
         arrays, seq, chain = read_state(snapshot.data, self.incarnation, any_identity)
         if (seq, chain) != (snapshot.seq, snapshot.chain):
             raise CorruptState(f"it holds the state at seq {seq} with chain {chain}")
-        state, parts = self.state, by_part(arrays)
-        state.restore(parts)
-        self._use_state(state)
-        self.first_responses.restore(parts["answers"])
-        self.losses.restore(parts["served"])
-        self.control_outcomes.restore(parts["verdicts"])
-        if self.guarding is not None:
-            check_arrays(arrays, {"held.bytes": ()})
-            self.guarding.pauses.held_bytes = int(arrays["held.bytes"])
+        state, groups = self.state, by_prefix(arrays)
+        state.restore(groups)
+        self.use_state(state)
+        self.first_responses.restore(groups["answers"])
+        self.control_outcomes.restore(groups["verdicts"])
         self._begin_at(seq, chain)
         self.restored_seq = seq

@@ -20,11 +20,9 @@ from dualstream.service.api import (
     late_labels as labels,
     models,
     problem_pages,
-    resume as pauses,
     sources,
     specs,
     timeline,
-    unlearn as samples,
 )
 from dualstream.service.api.learn_and_predict import FastRoutes
 from dualstream.service.concurrency import LoopWatch
@@ -57,6 +55,7 @@ from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.observability.tracing import Tracing, is_tracing_wanted
+from dualstream.service.replica.features import Features
 from dualstream.service.settings import Settings, check_binding
 
 
@@ -110,10 +109,8 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
         specs,
         timeline,
         columns,
-        samples,
         labels,
         sources,
-        pauses,
         health,
         problem_pages,
     ):
@@ -148,8 +145,9 @@ def create_app(
         audit_s=86_400 * settings.audit_days,
     )
     journal = make_journal(settings.store, settings.durability, limits)
-    telemetry = Telemetry(settings.metrics_max_models, metrics_dir)
-    registry = ModelRegistry(journal, settings, telemetry, jobs_of(features))
+    families = [feature.series for feature in features if feature.series is not None]
+    telemetry = Telemetry(settings.metrics_max_models, metrics_dir, families)
+    registry = ModelRegistry(journal, settings, telemetry, Features(features), jobs_of(features))
     telemetry.watch(registry)
     admission = AdmissionControl(
         registry.waiting,

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Rows, decode_merged
@@ -62,7 +63,7 @@ async def _examine_model(
 ) -> Found:
     record = await journal.get(model)
     entries = await read_all(journal, model, record.incarnation)
-    replayed = Replica(record)
+    replayed = Replica(record, ALL)
     await replayed.catch_up(journal)
     try:
         report = check_entries(
@@ -80,7 +81,7 @@ async def _examine_model(
     assert (report.seq, report.chain) == (record.seq, record.chain)
     # Every client was answered in the end, so every row is acknowledged.
     assert report.unacknowledged == 0 or expects_loss, report
-    restored = Replica(record)
+    restored = Replica(record, ALL)
     await recover(restored, journal)
     digest = replayed.capture().state_digest()
     assert restored.capture().state_digest() == digest

@@ -22,6 +22,7 @@ import redis
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.replica import Replica
 from tests.chaos.check_models import _learned_in_one_go
@@ -318,7 +319,7 @@ async def check(storm: Storm, log: Log, digests: dict[str, str]) -> None:
     try:
         for number, (model, digest) in enumerate(digests.items()):
             record = await journal.get(model)
-            replayed = Replica(record)
+            replayed = Replica(record, ALL)
             await replayed.catch_up(journal)
             entries = await read_all(journal, model, record.incarnation)
             _, batch = _learned_in_one_go(record, replayed, entries)

@@ -17,6 +17,7 @@ import pytest
 
 from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import make_learner
@@ -153,7 +154,7 @@ async def check(loop: Loop, model: str, digest: str) -> None:
     journal = await open_journal(loop.store)
     try:
         record = await journal.get(model)
-        replayed = Replica(record)
+        replayed = Replica(record, ALL)
         await replayed.catch_up(journal)
         entries = await read_all(journal, model, record.incarnation)
         batch = _rows(entries, replayed.dim)

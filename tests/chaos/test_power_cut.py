@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
@@ -106,7 +107,7 @@ async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledge
     journal = await open_journal(store)
     try:
         record = await journal.get("m")
-        replica, fresh = Replica(record), Replica(record)
+        replica, fresh = Replica(record, ALL), Replica(record, ALL)
         await recover(replica, journal)
         await fresh.catch_up(journal)
         assert replica.capture().state_digest() == fresh.capture().state_digest()

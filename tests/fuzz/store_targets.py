@@ -16,6 +16,7 @@ from dualstream.service.api.late_labels import _LabelRequest
 from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
+from dualstream.service.features import ALL
 from dualstream.service.journal.record import (
     Control,
     RecordError,
@@ -27,7 +28,7 @@ from dualstream.service.journal.record import (
     encode_rows,
     format as f,
 )
-from dualstream.service.replica.state import ModelState, by_part, read_state
+from dualstream.service.replica.state import ModelState, by_prefix, read_state
 from dualstream.solvers import (
     Batch,
     CorruptState,
@@ -148,8 +149,8 @@ def snapshot(data: bytes) -> None:
     }
     try:
         arrays, _, _ = read_state(content, INCARNATION, any_identity=True)
-        state = ModelState.new(spec)
-        state.restore(by_part(arrays))
+        state = ModelState.new(spec, ALL.parts)
+        state.restore(by_prefix(arrays))
     except CorruptState:
         return
     state.arrays()
@@ -179,7 +180,7 @@ def snapshots() -> list[bytes]:
     )
     found = []
     for place, spec in enumerate(SPECS):
-        state = ModelState.new(spec)
+        state = ModelState.new(spec, ALL.parts)
         batch = rows
         if spec["task"] == "multiclass":
             batch = rows.with_labels(np.array([0.0, 1.0, 0.0]), ("a", "b"))

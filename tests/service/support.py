@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
@@ -19,7 +20,7 @@ def learn_adult(client, first: int, last: int, model: str = "m", **headers):
 
 
 def bits(replica: Replica) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in replica._state().items()}
+    return {name: array.tobytes() for name, array in replica.capture().snapshot_arrays.items()}
 
 
 def replica_of(client, model: str = "m") -> Replica:
@@ -32,7 +33,7 @@ def loaded(store: str) -> Replica:
     async def load() -> Replica:
         journal = await open_journal(store)
         try:
-            replica = Replica(await journal.get("m"))
+            replica = Replica(await journal.get("m"), ALL)
             await recover(replica, journal)
             return replica
         finally:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dualstream.service.features import ALL
+from dualstream.service.features.guard.state import Guarding
+from dualstream.service.features.unlearning.state import RetainedIds
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import KINDS
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import read_copy
 from tests.history import Acknowledged, HistoryBroken, check_entries
@@ -52,7 +54,7 @@ def check_world(world: "World") -> None:
             problems.append(f"{log.id}: a snapshot took the place of a newer one: {seqs}")
         for one in acked:
             problems += _answer(log, truth, one)
-        problems += _unlearned(log, truth.retained.unlearned_seq, world.kind_of(log.id))
+        problems += _unlearned(log, truth.parts.forgotten_seq, world.kind_of(log.id))
         problems += _quarantine(log, truth)
         problems += _retained(log, truth)
         problems += _audited(log, truth)
@@ -123,7 +125,7 @@ def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
     ends = {0: first_chain(log.incarnation)} | {entry.seq: entry.chain for entry in log.whole}
     for digest, seq in truth.copies.items():
         data = log.ever_stored[digest]
-        found, at, chain = read_copy(data, digest, kind.resolved, log.incarnation)
+        found, at, chain = read_copy(data, digest, kind.resolved, log.incarnation, ALL.parts)
         if at != seq:
             problems.append(f"{log.id}: the copy {digest[:8]} of seq {seq} has seq {at}")
         may_be_lost = ends.get(at) != chain and (at in ends or log.cuts)
@@ -208,7 +210,7 @@ def _unlearned(log: Log, last: int, kind: models.Kind) -> list[str]:
     copies = [
         at
         for digest, data in log.stored.items()
-        if (at := read_copy(data, digest, kind.resolved, log.incarnation)[1]) < last
+        if (at := read_copy(data, digest, kind.resolved, log.incarnation, ALL.parts)[1]) < last
     ]
     if snapshots or entries or copies:
         kept = f"snapshots {snapshots}, entries {entries}, copies {copies}"
@@ -222,7 +224,7 @@ def held_unclean(world: "World") -> list[str]:
     for log in world.store.logs.values():
         held = [model for worker in world.workers if (model := worker.cached(log)) is not None]
         for model in held[:1]:
-            unlearned_seq = model.replica.retained.unlearned_seq
+            unlearned_seq = model.replica.parts.forgotten_seq
             problems += _unlearned(log, unlearned_seq, world.kind_of(log.id))
     return problems
 
@@ -253,7 +255,8 @@ def _quarantine(log: Log, truth: Truth) -> list[str]:
     """
     if truth.twice:
         return [f"{log.id}: learned twice are the rows at {sorted(truth.twice)}"]
-    pauses = None if truth.guarding is None else truth.guarding.pauses
+    guarding = truth.parts.find(Guarding)
+    pauses = None if guarding is None else guarding.pauses
     if pauses is None or not pauses.is_paused or log.trimmed <= pauses.held_from:
         return []
     if any(kept >= pauses.since for _, kept in log.cuts):
@@ -269,9 +272,13 @@ def _retained(log: Log, truth: Truth) -> Iterator[str]:
     has_gone_back = any(control.kind == "rollback" for control in truth.controls.values())
     if not truth.late or (log.cuts and has_gone_back):
         return
-    ring, ids = truth.learner.state(), truth.retained.state()
+    retained = truth.parts.find(RetainedIds)
+    ids = {} if retained is None else retained.arrays()
+    if not ids:
+        return
+    ring = truth.learner.state()
     tags = (ring["ring_values"][ring["ring_indptr"][:-1]] * models.SCALE).astype(int).tolist()
-    for age, seq in zip(ids["ages"].tolist(), ids["seqs"].tolist(), strict=True):
+    for age, seq in zip(ids["retained.ages"], ids["retained.seqs"], strict=True):
         if age >= len(tags) or tags[-1 - age] != truth.late[seq].tag:
             yield f"{log.id}: the row at seq {seq} is not the one of age {age} of {tags}"
 
@@ -281,7 +288,7 @@ def _audited(log: Log, truth: Truth) -> list[str]:
 
     It has the refits that a client requested.
     """
-    got = [one.seq for one in log.changes if one.change.action in KINDS]
+    got = [one.seq for one in log.changes if one.change.action in ALL.kinds]
     controls = [seq for seq, one in truth.controls.items() if one.kind != "refit" or seq in got]
     if got != controls:
         return [f"{log.id}: told are controls at {got}, journalled at {controls}"]

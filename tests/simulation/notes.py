@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dualstream.service.jobs.reference_optimum import Reference, References, _solve
+from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import AnyRequest, OutcomeForgotten, Receipt, Request
@@ -95,7 +98,8 @@ class Notes:
         if not replica.lineage.includes(found.place.seq, found.place.chain):
             self.problems.append(f"{got}, but is at {replica.place}")
         elif found.place == replica.place and not model.job(References)._is_ending:
-            losses = replica.losses.last(len(replica.losses))
+            kept = replica.parts.find(ServedLosses)
+            losses = np.empty(0) if kept is None else kept.last(len(kept))
             again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
             # Of the same rows, which a rebuilding may have brought in another order.
             if not isclose(again.lower, found.lower) or not isclose(again.regret, found.regret):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.journal.protocol import AppendRequest, ModelRecord, Trimmed
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.controls import Rollback
@@ -54,7 +55,7 @@ def loaded(times: int) -> tuple[Replica, Log, Store]:
     log = store.log("m", record.incarnation)
     append(store, log)
     append(store, log)
-    replica = Replica(record)
+    replica = Replica(record, ALL)
     asyncio.run(recover(replica, Vanishing(store, log, times)))  # type: ignore[arg-type]
     return replica, log, store
 

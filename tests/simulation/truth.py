@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.service.features import ALL
+from dualstream.service.features.guard.quarantine import LearnedCopy
+from dualstream.service.features.guard.state import Guarding
 from dualstream.service.journal.record import Control, decode_merged
-from dualstream.service.replica.controls import apply_to, copy_named_by
+from dualstream.service.replica.controls import apply_to, copy_named_by, read_control
 from dualstream.service.replica.entries import as_batch
-from dualstream.service.replica.guard import Guarding
+from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.outcomes import ControlOutcome
-from dualstream.service.replica.retained_rows import Named, RetainedIds
-from dualstream.service.replica.state import read_copy
+from dualstream.service.replica.row_ids import RowIds
+from dualstream.service.replica.state import ModelState, read_copy
 from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
 from dualstream.solvers.profile import ColumnProfile
 from tests.simulation import models
@@ -29,7 +32,6 @@ class Truth:
         self.learned = self.refused_rows = 0
         self.learner: Learner = make_learner(kind.resolved)
         self.progress = Progressive.of(kind.resolved)
-        self.retained = RetainedIds(kind.resolved)
         self.rejected = self.refused = self.rows = 0
         self.scores: list[float] = []
         """By seq - 1; NaN in the place of a control."""
@@ -38,7 +40,7 @@ class Truth:
         self.controls: dict[int, Control] = {}
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""
-        self.guarding = Guarding.of(kind.resolved)
+        self.parts = ALL.parts(kind.resolved)
         self.profile = ColumnProfile(kind.resolved)
         self.copies = {version.digest: version.seq for version in log.versions.values()}
         """The seqs of copies, by their digests."""
@@ -55,7 +57,7 @@ class Truth:
         self.twice: set[int] = set()
         """The seqs of rows that a state has learned, and that came to it from its quarantine."""
         self.headers, self._blocks = decode_merged(b"".join(entry.body for entry in log.whole))
-        self._named = Named.within(self.headers, 1)
+        self._ids = RowIds.within(self.headers, 1)
         self._see()
 
     @property
@@ -93,14 +95,14 @@ class Truth:
 
     def _learn(self, batch: Batch) -> None:
         before, first_seq = self.learner.samples, self.seq + 1
-        if self.guarding is None:
+        if self.parts.gate is None:
             outcome = self.learn_rows(batch, first_seq)
         else:
             self._seen.append((first_seq, batch))
-            outcome = self.guarding.learn(self.learner, self.learn_rows, batch, first_seq)
+            outcome = self.parts.gate.learn(self.learner, self.learn_rows, batch, first_seq)
         self.learned += self.learner.samples - before
         self.refused_rows += int(np.count_nonzero(outcome.rejected))
-        self.retained.keep(self._named, batch, first_seq, outcome)
+        self._note_ids(batch, first_seq, outcome)
         self.rows += len(batch)
         self.scores += outcome.scores.tolist()
         self.losses += outcome.losses.tolist()
@@ -112,40 +114,53 @@ class Truth:
         self.twice |= self._has.intersection(seqs)
         self._has.update(seqs)
         self.progress.count(batch, outcome, first_seq)
-        if self.profile is not None:
-            self.profile.count(batch, outcome, first_seq)
+        self.profile.count(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
-    def adopt_copy(self) -> int:
-        """Learn all rows behind those that were good, in their order."""
-        assert self.guarding is not None
-        learned, after = 0, self.guarding.pauses.held_from
+    def _note_ids(self, batch: Batch, first_seq: int, outcome: Outcome) -> None:
+        for on_ids in self.parts.on_ids:
+            on_ids(self._ids, batch, first_seq, outcome)
+
+    @property
+    def prepared(self) -> LearnedCopy:
+        """All rows behind those that were good, learned in their order when a resume asks."""
+        guarding = self.parts.find(Guarding)
+        assert guarding is not None
+        learned, after = 0, guarding.pauses.held_from
         for first_seq, batch in self._seen:
             held = batch[max(0, after + 1 - first_seq) :]
             at = first_seq + len(batch) - len(held)
             outcome = self.learn_rows(held, at)
-            self.retained.keep(self._named, held, at, outcome)
+            self._note_ids(held, at, outcome)
             learned += len(held) - int(np.count_nonzero(outcome.rejected))
-        return learned
+        counts = self.rejected, self.refused
+        state = self.learner, self.progress, FeatureNames(), self.profile, self.parts
+        return LearnedCopy(ModelState(*state, *counts), learned)
 
-    def restore_copy(self, digest: str, seq: int) -> None:
-        """Replace the state by a copy."""
+    def use_state(self, state: ModelState) -> None:
+        self.learner, self.progress = state.learner, state.progress
+        self.rejected, self.refused = state.rejected, state.refused_controls
+        self.profile, self.parts = state.profile, state.parts
+
+    def restore_copy(self, seq: int) -> None:
+        """Replace the state by the copy that the control names."""
+        digest = self._digest
+        assert digest is not None
         if seq > self.seq:
             self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
         data = self._log.ever_stored[digest]
-        found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation)
-        self.learner, self.progress, self.retained = found.learner, found.progress, found.retained
-        self.rejected, self.refused = found.rejected, found.refused_controls
-        self.profile = found.profile
-        if self.guarding is not None and found.guarding is not None:
-            self.guarding = self.guarding.take_over(found.guarding, seq, self.seq + 1)
+        found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation, ALL.parts)
+        for part in found.parts:
+            if (present := self.parts.find(type(part))) is not None:
+                part.on_restored(present, seq, self.seq + 1)
+        self.use_state(found)
         self.copies[digest] = seq
         self._has = set(self._had.get(seq, ()))
 
     def _obey(self, control: Control) -> None:
-        outcome = apply_to(self, control)
-        digest = copy_named_by(control)
+        digest = self._digest = copy_named_by(control)
+        outcome = apply_to(self, *read_control(self, ALL.kinds, control), control.arrays)
         if digest is not None and outcome.refusal is None and control.fields.get("version") is None:
             self.made_here.add(digest)
         self.refused += outcome.refusal is not None
@@ -157,11 +172,8 @@ class Truth:
     def state(self) -> dict[str, Any]:
         state = {f"learner.{name}": array for name, array in self.learner.state().items()}
         state |= {f"progress.{name}": array for name, array in self.progress.state().items()}
-        state |= {f"retained.{name}": array for name, array in self.retained.state().items()}
-        if self.guarding is not None:
-            state |= self.guarding.state()
-        if self.profile is not None:
-            state |= {f"profile.{name}": array for name, array in self.profile.state().items()}
+        state |= self.parts.arrays()
+        state |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         state["rejected"] = np.array(self.rejected, np.int64)
         state["refused_controls"] = np.array(self.refused, np.int64)
         return {name: array.tobytes() for name, array in state.items()}

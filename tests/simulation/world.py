@@ -30,14 +30,15 @@ import dualstream.service.replica.committer
 import dualstream.service.replica.group_commit
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.resolve
-from dualstream.service.features import FEATURES
+from dualstream.service.features import ALL, FEATURES
 from dualstream.service.features.feature import jobs_of
+from dualstream.service.features.guard.controls import Resume
+from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.features.refits.job import Refits
 from dualstream.service.features.refits.table import UnderWay
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.jobs.follower import Follower
-from dualstream.service.jobs.guard_rollback import GuardRollback
 from dualstream.service.jobs.reference_optimum import References
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, LogPosition, ModelChanged
 from dualstream.service.models import creation
@@ -46,7 +47,6 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, roll_back_to_version, take_version
 from dualstream.service.replica.clock import Clock
-from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.group_commit import BULK_ROWS
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Receipt
 from dualstream.service.settings import Settings
@@ -159,6 +159,7 @@ class Worker:
             self.connection,
             world.settings,
             self.telemetry,  # type: ignore[arg-type]
+            ALL,
             jobs_of(FEATURES),
             Clock(world.clock, world.nonce, world.clock),
         )
@@ -258,7 +259,7 @@ class Worker:
             await self._refresh(model)
             await model.job(GuardRollback).settled()
             held = await model.place()
-            since = paused_at(model.replica)
+            since = model.replica.parts.paused_since
             if not since:
                 return None
             request = ControlRequest.of(Resume(since, rows), key, rows.encode(), held=held)

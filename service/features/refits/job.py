@@ -328,7 +328,7 @@ class Refits(Job):
         for tried in range(ATTEMPTS):
             try:
                 request.held = await self._model.place_beyond(origin)
-                since = self._model.replica.retained.unlearned_seq
+                since = self._model.replica.parts.forgotten_seq
                 if since > origin.seq:
                     raise RefitError(
                         f"a sample was unlearned at seq {since}, after the window at {origin.seq}"

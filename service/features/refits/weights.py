@@ -19,7 +19,8 @@ from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head, stored_key_of
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Arrays, Refit as Order, records_of
+from dualstream.service.replica.controls import Refit as Order, records_of
+from dualstream.service.replica.parts import Arrays
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten, Receipt
 from dualstream.solvers import BadColumn, ColumnReader, RefitError
 from dualstream.solvers.profile.kernels import IS_MISSING, IS_NUMBER, IS_TIME

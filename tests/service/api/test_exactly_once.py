@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.committer import Committer
 from dualstream.service.replica.first_responses import FirstResponses
@@ -191,7 +192,7 @@ def test_first_answers_survive_in_snapshots(serve, store):
         try:
             record = await journal.get("m")
             snapshot = await journal.snapshot_get("m", record.incarnation)
-            replica = Replica(record)
+            replica = Replica(record, ALL)
             replica.restore(snapshot)
             return replica
         finally:
@@ -282,7 +283,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
             schema = RowSchema(spec)
             faults = [Fault.NONE, Fault.UNANSWERED, Fault.LOST, Fault.LATE, Fault.UNANSWERED] * 4
             faulty = FaultyJournal(journal, faults)
-            replicas = [Replica(record), Replica(record)]
+            replicas = [Replica(record, ALL), Replica(record, ALL)]
             workers = [Committer(faulty, replica, 5.0) for replica in replicas]
             acknowledged = []
             import json
@@ -306,7 +307,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
                 await asyncio.gather(*(send(number + k) for k in range(3)))
             for replica in replicas:
                 await replica.catch_up(journal)
-            fresh = Replica(record)
+            fresh = Replica(record, ALL)
             await recover(fresh, journal)
             assert bits(replicas[0]) == bits(replicas[1]) == bits(fresh)
             samples = fresh.learner.samples

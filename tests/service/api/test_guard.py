@@ -12,15 +12,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.jobs.guard_rollback import GuardRollback
+from dualstream.service.features import ALL
+from dualstream.service.features.guard.controls import Pause
+from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import Control, KeyKind, decode_merged, make_key
 from dualstream.service.models.replay import replay
-from dualstream.service.replica.controls import Pause
 from dualstream.service.replica.group_commit import Appending, Group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.service.replica.state import NOT_IN_STATE
 from tests.service.api.guard_support import FIELDS, GUARDED, learn, paused, samples, view
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.replica.snapshot_damage import Kept, bits, run
@@ -38,7 +38,7 @@ def learned_of(client: TestClient, model: str) -> dict[str, bytes]:
     """All of a model's state that does not speak of guards."""
     replica = client.app._registry.find(model).replica
     arrays = replica.capture().arrays
-    own = ("guard.", "pauses.", "refused_controls", *NOT_IN_STATE)
+    own = ("guard.", "pauses.", "refused_controls")
     return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(own)}
 
 
@@ -136,7 +136,7 @@ def test_dropped_rows_are_forgotten_and_the_guard_still_knows_its_history(serve)
 
 
 def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeypatch):
-    monkeypatch.setattr("dualstream.service.models.model.MAX_QUARANTINE_RECORDS", 100)
+    monkeypatch.setattr("dualstream.service.features.guard.state.MAX_QUARANTINE_RECORDS", 100)
     client = serve(store=store, snapshot_every=20)
     client.put("/models/m", json=GUARDED)
     for first in range(0, 100, 10):
@@ -162,7 +162,7 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeyp
         places = await kept.journal.snapshots(*kept.where)
         assert min(place.seq for place in places) < answer["seq"]
         for number in (0, 1):
-            replica = Replica(kept.record)
+            replica = Replica(kept.record, ALL)
             replica.restore(await kept.journal.snapshot_get(*kept.where, number))
             await replica.catch_up(kept.journal)
             assert replica.capture().state_digest() == digest
@@ -176,7 +176,7 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeyp
 
 def test_a_quarantine_is_full_by_its_bytes_too(serve, store, monkeypatch):
     clients = [serve(store=store) for _ in range(2)]
-    monkeypatch.setattr("dualstream.service.models.model.MAX_QUARANTINE_BYTES", 2000)
+    monkeypatch.setattr("dualstream.service.features.guard.state.MAX_QUARANTINE_BYTES", 2000)
     clients[0].put("/models/m", json=GUARDED)
     learn(clients[0], samples(0, 100))
     learn(clients[0], samples(100, 130, bad=True))
@@ -266,9 +266,9 @@ def test_another_spec_learns_what_was_set_aside(serve, store):
     seq = paused(client)["held_from"] + 41
     resume(client, "drop")
     learn(client, samples(140, 150))
-    found = asyncio.run(replay(store, "m", None, {"rho": 0.01}))
+    found = asyncio.run(replay(ALL, store, "m", None, {"rho": 0.01}))
     assert (found.samples, found.left_out_pauses, found.refused_controls) == (150, 2, 0)
-    then = asyncio.run(replay(store, "m", None, {}))
+    then = asyncio.run(replay(ALL, store, "m", None, {}))
     assert then.state_digest == view(client)["state_digest"]
     assert then.samples == view(client)["samples"] < seq
 
@@ -308,7 +308,7 @@ def test_the_rollback_of_a_pause_that_is_lost_on_its_way_does_not_enter(
     serve, tmp_path, monkeypatch
 ):
     """Or it would use up the key of the next one, should learning pause at the same seq again."""
-    monkeypatch.setattr("dualstream.service.jobs.guard_rollback.RETRY_S", 0.01)
+    monkeypatch.setattr("dualstream.service.features.guard.rollback.RETRY_S", 0.01)
     path = tmp_path / "lossy.db"
     client, dry = serve(store=f"sqlite:///{path}"), serve(store=f"sqlite:///{tmp_path / 'dry.db'}")
     for one in (client, dry):

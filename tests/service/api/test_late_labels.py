@@ -11,11 +11,11 @@ import pytest
 
 from dualstream.service.api import late_labels as of_labels
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features.unlearning.state import RetainedIds, digest_of
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models import late_labels
 from dualstream.service.models.late_labels import Label, Labelled, learn_labels
-from dualstream.service.replica.retained_rows import digest_of
 from tests.service.api import guard_support
 from tests.service.api.guard_support import GUARDED
 from tests.service.conftest import SPEC, assert_problem
@@ -420,7 +420,7 @@ def test_an_event_that_comes_both_ways_is_learned_twice_under_one_id(late):
     assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 1}])
     again = label(late, ("a", 1)).json()
     assert (again["count"], again["duplicates"]) == (0, [{"index": 0, "seq": 2}])
-    retained = late.app._registry.find("m").replica.retained
+    retained = late.app._registry.find("m").replica.parts.find(RetainedIds)
     digest = digest_of(make_key(KeyKind.SAMPLE, "a"))
     assert state(late)["samples"] == 2 and retained.seqs(digest) == [1, 2]
     assert late.delete("/models/m/samples/a").status_code in (200, 202)

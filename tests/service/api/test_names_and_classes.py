@@ -10,6 +10,7 @@ import pytest
 
 from dualstream.service.codecs import RowSchema, parse_json
 from dualstream.service.codecs.row_schema import LONGEST_NAME, BadRow
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.feature_names import FeatureNames
@@ -24,7 +25,7 @@ from dualstream.solvers import (
     resolve_spec,
 )
 from tests.service.conftest import assert_problem
-from tests.service.support import lose_last_entry
+from tests.service.support import bits, lose_last_entry
 
 HASHED = {"algorithm": "dual_ascent", "features": {"kind": "hashed", "bits": 10}}
 CLASSES = {
@@ -95,16 +96,16 @@ def test_names_survive_snapshot_and_replay_alike(serve, store):
     async def load(with_snapshot: bool) -> Replica:
         journal = await open_journal(store)
         try:
-            replica = Replica(await journal.get("m"))
+            replica = Replica(await journal.get("m"), ALL)
             await (recover(replica, journal) if with_snapshot else replica.catch_up(journal))
             return replica
         finally:
             await journal.close()
 
-    live = {k: v.tobytes() for k, v in registry.find("m").replica._state().items()}
+    live = bits(registry.find("m").replica)
     for with_snapshot in (True, False):
         replica = asyncio.run(load(with_snapshot))
-        assert {k: v.tobytes() for k, v in replica._state().items()} == live
+        assert bits(replica) == live
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_classes_are_met_on_the_way(serve, store):
     async def load() -> Replica:
         journal = await open_journal(store)
         try:
-            replica = Replica(await journal.get("m"))
+            replica = Replica(await journal.get("m"), ALL)
             await recover(replica, journal)
             return replica
         finally:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from tests.service.api.guard_support import GUARDED, learn, paused, samples, view
 from tests.service.api.support import KEY, assert_again
 from tests.service.conftest import assert_problem

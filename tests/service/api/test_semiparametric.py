@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.features.refits import job as refits
 from dualstream.service.models.replay import replay
 from load_tests import milan
@@ -86,7 +87,7 @@ def test_coefficients_are_read_out_by_name_and_are_the_same_for_all(serve, store
     other.get("/models/m/predict?x=1:1&min_seq=501")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     assert other.get("/models/m/weights").json() == client.get("/models/m/weights").json()
-    there = asyncio.run(replay(store, "m", None, {"C": 0.5}))
+    there = asyncio.run(replay(ALL, store, "m", None, {"C": 0.5}))
     assert (there.left_out_refits, there.refused_controls) == (1, 0)
     assert client.post("/models/m/rollback", json={"seq": 450}).status_code == 200
     assert "coefficients" not in client.get("/models/m/weights").json()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
+from dualstream.service.features import ALL
 from dualstream.service.replica.point_in_time import state_at
 from tests.service.codecs.flat_tables import written
 from tests.service.codecs.support import ARROW, CSV, NDJSON
@@ -86,7 +87,7 @@ def learn(client: TestClient, model: str, kind: str, body: str | bytes) -> Row:
 
 def digests_inside(store: str, seqs: range) -> list[str]:
     async def states(kept: Kept) -> list[str]:
-        found = [await state_at(kept.journal, kept.record, seq) for seq in seqs]
+        found = [await state_at(ALL, kept.journal, kept.record, seq) for seq in seqs]
         return [replica.capture().state_digest() for replica in found]
 
     return run(store, states)

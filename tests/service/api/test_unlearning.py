@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualstream.service.jobs import unlearn_cleanup as clean_up
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
+from dualstream.service.features.guard.state import Guarding
+from dualstream.service.features.unlearning import cleanup as clean_up
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     Conflict,
@@ -192,7 +193,7 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             if goes_back:
                 with pytest.raises(Problem, match="a sample was unlearned at seq"):
                     await roll_back_to_seq(model, late, model.replica.seq, None, b"")
-                assert (await journal.get("m")).seq == model.replica.retained.unlearned_seq
+                assert (await journal.get("m")).seq == model.replica.parts.forgotten_seq
             else:
                 with pytest.raises(NotHeld):
                     await take_version(model, late, "w", "")
@@ -358,7 +359,7 @@ async def cleaned(registry: ModelRegistry, seq: int = 6) -> Any:
 
 def test_a_death_at_any_step_is_made_good_by_the_next_process(store, monkeypatch):
     monkeypatch.setattr(clean_up, "RETRY_S", 0.005)
-    monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
+    monkeypatch.setattr("dualstream.service.features.unlearning.cleanup.LEFT_TO_OTHERS_S", 0.001)
 
     async def dies_after(steps: int) -> list[str]:
         journal = await open_journal(store)
@@ -472,7 +473,7 @@ def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch
 
 def test_replica_ahead_of_the_store_cleans_it_of_unlearned_rows(tmp_path, monkeypatch):
     """The control comes with a rebuilding, at a seq that the replica had passed before."""
-    monkeypatch.setattr("dualstream.service.jobs.unlearn_cleanup.LEFT_TO_OTHERS_S", 0.001)
+    monkeypatch.setattr("dualstream.service.features.unlearning.cleanup.LEFT_TO_OTHERS_S", 0.001)
     store, path = f"sqlite:///{tmp_path}/lost.db", tmp_path / "lost.db"
 
     async def scenario() -> None:
@@ -484,7 +485,7 @@ def test_replica_ahead_of_the_store_cleans_it_of_unlearned_rows(tmp_path, monkey
                 lose_last_entry(sqlite3.connect(path))
             receipt = await model.submit(ControlRequest.of(unlearning("1")))
             assert receipt.placed.seq == model.replica.seq == 4
-            assert model.replica.retained.unlearned_seq == 4
+            assert model.replica.parts.forgotten_seq == 4
             await cleaned(registry, 4)
             await registry.close()
             assert not is_in(mark("1"), kept_bytes(store))
@@ -523,7 +524,7 @@ def test_guard_copy_is_deleted_after_unlearning(store):
         try:
             registry = registry_on(journal)
             model = await of_five(registry, guard=alarm)
-            guarding = model.replica.guarding
+            guarding = model.replica.parts.find(Guarding)
             assert guarding is not None and guarding.guard.calm_seq < 5
             await model.submit(ControlRequest.of(unlearning("4")))
             model.job(UnlearnCleanup).begin()

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.features import FEATURES
+from dualstream.service.features import ALL, FEATURES
 from dualstream.service.features.feature import jobs_of
+from dualstream.service.features.unlearning.controls import Unlearn
+from dualstream.service.features.unlearning.state import digest_of
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.metrics import Telemetry
 from dualstream.service.models import creation
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import Request
-from dualstream.service.replica.retained_rows import digest_of
 from dualstream.service.settings import Settings
 
 
@@ -43,7 +43,7 @@ def sample(id_: str) -> dict[str, Any]:
 
 
 def registry_on(journal: Any) -> ModelRegistry:
-    return ModelRegistry(journal, Settings(), Telemetry(), jobs_of(FEATURES))
+    return ModelRegistry(journal, Settings(), Telemetry(), ALL, jobs_of(FEATURES))
 
 
 async def of_five(registry: ModelRegistry, **more: Any) -> Model:

@@ -9,6 +9,7 @@ import msgspec
 from starlette.testclient import TestClient
 
 from dualstream.service.archive.dump import dump
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Trimmed, Version
 from dualstream.service.replica.recovery import recover
@@ -122,7 +123,7 @@ async def changes(journal) -> list:
 
 async def bits(journal, model: str) -> dict[str, bytes]:
     """What a server that starts on the store computes."""
-    replica = Replica(await journal.get(model))
+    replica = Replica(await journal.get(model), ALL)
     await recover(replica, journal)
     return {name: array.tobytes() for name, array in replica.capture().arrays.items()}
 

@@ -17,10 +17,10 @@ from dualstream.service import cli, codecs
 from dualstream.service.api import events
 from dualstream.service.cli import settings_flags
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features.guard import state as guard
 from dualstream.service.http import connection_limits, overload
 from dualstream.service.http.body_memory import MAX_BODIES, memory_limit
 from dualstream.service.journal.protocol import DEFAULT_LIMITS
-from dualstream.service.models import model
 from dualstream.service.replica import first_responses
 from dualstream.service.settings import (
     Settings,
@@ -76,8 +76,8 @@ def test_docs_list_the_fixed_limits():
         codecs.RowLimits().rows,
         codecs.MAX_NONZEROS,
         codecs.LONGEST_NAME,
-        model.MAX_QUARANTINE_RECORDS,
-        model.MAX_QUARANTINE_BYTES,
+        guard.MAX_QUARANTINE_RECORDS,
+        guard.MAX_QUARANTINE_BYTES,
         DEFAULT_LIMITS.max_remembered,
         DEFAULT_LIMITS.remembered_bytes,
         DEFAULT_LIMITS.max_versions,

@@ -21,6 +21,7 @@ from tests.service.codecs.support import (
     stream_of,
 )
 from tests.service.conftest import assert_problem
+from tests.service.support import bits as state_bits
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
@@ -198,8 +199,7 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
         client.put(model, json=spec)
         got = learn(client, body, media, f"{model}/learn?scores=true").json()
         assert got["learned"] == len(rows)
-        replica = client.app._registry.find(f"m{number}").replica
-        states[media] = {k: v.tobytes() for k, v in replica._state().items()}, got["scores"]
+        states[media] = state_bits(client.app._registry.find(f"m{number}").replica), got["scores"]
         predicted = learn(client, body, media, f"{model}/predict").json()
         assert (
             predicted["scores"]

@@ -12,6 +12,7 @@ from dualstream.service.metrics import model_series as of_members
 from dualstream.service.models.model import Model
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.features.members_support import FEATURES, PAIR, SPARSE, learn, names
+from tests.service.support import bits
 
 
 @pytest.fixture
@@ -446,9 +447,9 @@ def test_series_of_members_are_bounded(pair, monkeypatch):
 
 def test_reads_of_members_change_nothing(pair):
     replica = pair.app._registry.find("m").replica
-    before = {name: array.tobytes() for name, array in replica._state().items()}
+    before = bits(replica)
     for path in ("members", "compare?a=dual&b=steps", "certificate?member=dual", "metrics"):
         assert pair.get(f"/models/m/{path}").status_code == 200
     pair.get("/models/m/weights?member=dual")
     pair.get("/metrics")
-    assert before == {name: array.tobytes() for name, array in replica._state().items()}
+    assert before == bits(replica)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.features.refits import job as refits, table as refit_board
 from dualstream.service.features.refits.job import Refits
 from dualstream.service.journal import open_journal
@@ -74,7 +75,7 @@ def test_a_refit_is_the_same_for_all_and_can_be_taken_back(serve, store):
     assert other.get("/metrics").status_code == 200
     assert 'dualstream_refits_total{model="m"} 1.0' in client.get("/metrics").text
     # What another spec makes of the rows is not shown by this one's numbers.
-    there = asyncio.run(replay(store, "m", None, {"rho": 0.5}))
+    there = asyncio.run(replay(ALL, store, "m", None, {"rho": 0.5}))
     assert (there.left_out_refits, there.refused_controls) == (1, 0)
     # And it can be taken back.
     assert client.post("/models/m/rollback", json={"seq": 250}).status_code == 200

@@ -15,6 +15,7 @@ from dualstream.client import Client
 from dualstream.service.archive.dump import run_dump
 from dualstream.service.archive.restore import run_restore
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.models.replay import replay
 from tests.service.api.guard_support import GUARDED, learn, paused, samples, view
 from tests.service.api.support import KEY, assert_again
@@ -80,8 +81,8 @@ def test_every_worker_every_replay_and_every_copy_has_the_weights(serve, store, 
     other.get("/models/m/predict?x=1:1&min_seq=61")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     digest = view(client)["state_digest"]
-    assert asyncio.run(replay(store, "m", None, {})).state_digest == digest
-    assert asyncio.run(replay(store, "m", None, {"rho": 0.5})).left_out_refits == 1
+    assert asyncio.run(replay(ALL, store, "m", None, {})).state_digest == digest
+    assert asyncio.run(replay(ALL, store, "m", None, {"rho": 0.5})).left_out_refits == 1
 
     copied, file = f"sqlite:///{tmp_path / 'copied.db'}", io.BytesIO()
     asyncio.run(run_dump(store, "m", file, str))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from dualstream.service.features import ALL
 from dualstream.service.journal.protocol import Limits, Trimmed, Version
 from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.point_in_time import state_at
@@ -183,7 +184,7 @@ def test_state_of_lost_records_is_no_state_of_the_journal(store, seq):
         assert (await kept.journal.version_put(*kept.where, version))[1]
         await kept.learn(10)
         record = await kept.journal.get("m")
-        then = await state_at(kept.journal, record, seq)
+        then = await state_at(ALL, kept.journal, record, seq)
         assert (then.seq, then.chain) == (seq, lost.chain)
 
     run(store, scenario)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from dualstream.service.features import FEATURES
+from dualstream.service.features import ALL, FEATURES
 from dualstream.service.features.feature import jobs_of
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.record import KeyKind, make_key
@@ -27,7 +27,7 @@ async def serving(
     """A registry as a server has it, with memory for `most` models, however large they are."""
     journal = await open_journal(store)
     registry = ModelRegistry(
-        journal, Settings(store=store, **given), Telemetry(), jobs_of(FEATURES)
+        journal, Settings(store=store, **given), Telemetry(), ALL, jobs_of(FEATURES)
     )
     registry.counters.watch(registry)
     if most is not None:

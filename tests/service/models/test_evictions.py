@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.http.exceptions_to_problems import as_problem
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, Part
 from dualstream.service.journal.record import RecordError, encode_control
@@ -37,7 +38,7 @@ async def evicted(registry: ModelRegistry, length: int = 300) -> None:
 
 async def replayed(registry: ModelRegistry) -> dict[str, bytes]:
     """The bits of the journal of `m`, read by another replica."""
-    replica = Replica(await registry.journal.get("m"))
+    replica = Replica(await registry.journal.get("m"), ALL)
     await replica.catch_up(registry.journal)
     return bits(replica)
 
@@ -50,7 +51,7 @@ def test_a_row_loads_the_model_and_is_scored_by_what_was_learned_before(store):
             assert receipt.placed.seq == 301
             model = registry.find("m")
             assert model is not None and bits(model.replica) == await replayed(registry)
-            learner = Replica(await registry.journal.get("m")).learner
+            learner = Replica(await registry.journal.get("m"), ALL).learner
             learner.learn(rows(0, 300))
             assert receipt.scores[0] == learner.predict(rows(300, 301))[0]
 
@@ -84,7 +85,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
 
             await asyncio.gather(*(client(100 * n) for n in range(3)))
             for model_id in ids:
-                reader = Replica(await one.journal.get(model_id))
+                reader = Replica(await one.journal.get(model_id), ALL)
                 scores: list[float] = []
                 for entry in await one.journal.read(model_id, reader.incarnation, 0):
                     content = reader.rows_of([entry])

@@ -14,10 +14,10 @@ import pytest
 
 from dualstream.service.api.request_rows import request_of
 from dualstream.service.codecs import parse_json
+from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.features.refits.job import Refits
-from dualstream.service.jobs.guard_rollback import GuardRollback
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.jobs.reference_optimum import References
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
@@ -518,12 +518,7 @@ def test_models_of_one_specification_share_nothing_that_changes(store):
                 await learn(registry, model_id, rows(0, 20), "k")
                 model = registry.find(model_id)
                 state, schema = model.replica.state, model.row_schema
-                of = (
-                    state,
-                    model.replica.first_responses,
-                    model.replica.losses,
-                    model.replica.control_outcomes,
-                )
+                of = (state, model.replica.first_responses, model.replica.control_outcomes)
                 parts.append(
                     changeable(of, model.replica.lineage, model.lag, schema.owned_objects())
                 )
@@ -538,7 +533,7 @@ def test_a_model_tells_no_fewer_bytes_than_its_state_has(store):
             await create(registry, ["m0"])
             await learn(registry, "m0", rows(0, 1500))
             model: Model = registry.find("m0")
-            state = sum(array.nbytes for array in model.replica._state().values())
+            state = sum(array.nbytes for array in model.replica.capture().snapshot_arrays.values())
             assert state / 2 < model.bytes < 4 * state
 
     asyncio.run(run())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
@@ -75,16 +76,17 @@ def run(
         try:
             spec = canonical(resolve_spec(SPEC))
             record, _ = await journal.create("m", spec, spec)
-            bench = Bench(journal, Replica(record), faults, timeout_s)
+            bench = Bench(journal, Replica(record, ALL), faults, timeout_s)
             await scenario(bench)
             await bench.committer.drain()
             await bench.replica.catch_up(journal)
             samples = bench.replica.learner.samples
             await check_history(journal, "m", bench.acknowledged, samples=samples)
-            fresh = Replica(record)
+            fresh = Replica(record, ALL)
             await recover(fresh, journal)
-            for name, array in fresh._state().items():
-                assert bench.replica._state()[name].tobytes() == array.tobytes(), name
+            live = bench.replica.capture().snapshot_arrays
+            for name, array in fresh.capture().snapshot_arrays.items():
+                assert live[name].tobytes() == array.tobytes(), name
             return bench
         finally:
             await journal.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
 from dualstream.service.replica.apply_or_rebuild import CommitListener
@@ -39,7 +40,7 @@ class Bench(CommitListener):
     def __init__(self, journal: Any, record: Any, faults: list[Fault], timeout_s: float) -> None:
         self.record = record
         self.journal = FaultyJournal(journal, faults)
-        self.replica = Replica(record)
+        self.replica = Replica(record, ALL)
         self.groups: list[int] = []
         self.committer = Committer(self.journal, self.replica, timeout_s, listener=self)
 
@@ -86,7 +87,7 @@ def run(
             await scenario(bench)
             await bench.committer.drain()
             await bench.committer.refresh()
-            fresh = Replica(bench.record)
+            fresh = Replica(bench.record, ALL)
             await recover(fresh, bench.journal)
             assert bits(fresh) == bits(bench.replica)
             assert (fresh.seq, fresh.chain) == (bench.replica.seq, bench.replica.chain)

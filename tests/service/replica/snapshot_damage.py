@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import redis
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Journal, ModelRecord, Trimmed
 from dualstream.service.replica.committer import Committer
@@ -30,7 +31,7 @@ def rows(count: int, seed: int = 0) -> Batch:
 
 
 def bits(replica: Replica) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in replica._state().items()}
+    return {name: array.tobytes() for name, array in replica.capture().snapshot_arrays.items()}
 
 
 class Kept:
@@ -39,7 +40,7 @@ class Kept:
     def __init__(self, journal: Journal, record: ModelRecord) -> None:
         self.journal, self.record = journal, record
         self.where = record.id, record.incarnation
-        self.replica = Replica(record)
+        self.replica = Replica(record, ALL)
         self.committer = Committer(journal, self.replica, 5.0)
 
     async def learn(self, count: int, seed: int = 0) -> Any:
@@ -65,7 +66,7 @@ class Kept:
 
     async def fresh(self, adopts: bool = False) -> Replica:
         """The replica that a new process would have."""
-        replica = Replica(await self.journal.get("m"))
+        replica = Replica(await self.journal.get("m"), ALL)
         await recover(replica, self.journal, adopts)
         return replica
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.replica.replica import Replica
@@ -109,7 +110,7 @@ def test_rows_that_come_before_their_names_do_not_depend_on_what_is_read_togethe
         journal = await open_journal(f"sqlite:///{tmp_path / 'test.db'}")
         try:
             record, _ = await journal.create("m", spec, spec)
-            live = Replica(record)
+            live = Replica(record, ALL)
             for number, request in enumerate(requests):
                 nonce = number.to_bytes(16, "big")
                 append = AppendRequest("m", record.incarnation, nonce, live.seq, request.parts)
@@ -120,7 +121,7 @@ def test_rows_that_come_before_their_names_do_not_depend_on_what_is_read_togethe
                 )
             others = []
             for step in (10**6, 7, 1):
-                other = Replica(record)
+                other = Replica(record, ALL)
                 entries = list(await journal.read("m", record.incarnation, 0))
                 for first in range(0, len(entries), step):
                     await other.apply(entries[first : first + step], journal)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.concurrency import run_to_completion
+from dualstream.service.features import ALL
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
@@ -219,7 +220,7 @@ def test_answers_are_cut_from_the_group_in_order(tmp_path):
     async def scenario(bench: Bench) -> None:
         receipts = await asyncio.gather(*(bench.send(f"k{n}", n) for n in (3, 1, 5)))
         assert [r.placed.first_seq for r in receipts] == [1, 4, 5]
-        alone = Replica(await bench.faulty.get("m"))
+        alone = Replica(await bench.faulty.get("m"), ALL)
         for n, receipt in zip((3, 1, 5), receipts, strict=True):
             rows = request(f"k{n}", n).rows
             outcome = await alone._learn(rows)
@@ -435,7 +436,7 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
 
     async def scenario(bench: Bench) -> None:
         journal = bench.faulty.journal
-        other = Replica(await journal.get("m"))
+        other = Replica(await journal.get("m"), ALL)
         await bench.send("one")
         await bench.send("lost")
         lose(tmp_path, 1)

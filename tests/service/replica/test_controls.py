@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Part
 from dualstream.service.journal.record import (
@@ -360,7 +361,7 @@ async def replayed_of(store: str) -> Replica:
     """A replica that has read the whole journal, and no snapshot."""
     journal = await open_journal(store)
     try:
-        replica = Replica(await journal.get("m"))
+        replica = Replica(await journal.get("m"), ALL)
         await replica.catch_up(journal)
         return replica
     finally:

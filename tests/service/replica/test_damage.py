@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from dualstream.service.features import ALL
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
@@ -242,7 +243,7 @@ def test_any_bit_of_a_body_is_found(serve, store):
     async def read() -> str:
         journal = await open_journal(store)
         try:
-            await recover(Replica(await journal.get("m")), journal)
+            await recover(Replica(await journal.get("m"), ALL), journal)
         except Exception as error:
             return str(error)
         finally:
@@ -312,9 +313,9 @@ def test_any_bit_of_a_spec_is_found(store):
         for bit in chance.sample(range(8 * len(canonical(ADULT))), 25):
             damage_spec(store, lambda spec, bit=bit: flipped(spec, bit))
             with pytest.raises(DamagedSpec):
-                Replica(await journal.get("m"))
+                Replica(await journal.get("m"), ALL)
             damage_spec(store, lambda spec, bit=bit: flipped(spec, bit))
-        Replica(await journal.get("m"))
+        Replica(await journal.get("m"), ALL)
         await journal.close()
 
     asyncio.run(scenario())

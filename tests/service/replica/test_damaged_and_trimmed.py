@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.replica.recovery import NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.state import Captured
@@ -260,7 +261,7 @@ def test_replica_that_loads_while_the_journal_is_trimmed_under_it_begins_again(s
                     await kept.journal.trim(*kept.where, 100, behind=0)
                 return found
 
-        fresh = Replica(kept.record)
+        fresh = Replica(kept.record, ALL)
         await recover(fresh, Trimming())  # type: ignore[arg-type]
         assert bits(fresh) == bits(kept.replica)
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import dualstream.service.replica.replica
+from dualstream.service.features import ALL
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.reference_optimum import Reference, References
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import (
     AppendRequest,
@@ -106,7 +107,7 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
             while bench.committer._ahead is None:
                 await asyncio.sleep(0)
             bench.committer.refuse("another one is loaded", on_late)
-            replica = Replica(await bench.faulty.get("m"))
+            replica = Replica(await bench.faulty.get("m"), ALL)
             await recover(replica, bench.faulty)
             loaded.append(Committer(bench.faulty, replica, 5.0))
             lose(tmp_path, 1)
@@ -363,10 +364,11 @@ def test_replica_that_failed_within_a_row_is_rebuilt(tmp_path, monkeypatch):
             await learn(model, "6")
         model = await registry.get("m")
         await learn(model, "6")
-        alone = Replica(await journal.get("m"))
+        alone = Replica(await journal.get("m"), ALL)
         await recover(alone, journal)
-        for name, array in alone._state().items():
-            assert model.replica._state()[name].tobytes() == array.tobytes(), name
+        live = model.replica.capture().snapshot_arrays
+        for name, array in alone.capture().snapshot_arrays.items():
+            assert live[name].tobytes() == array.tobytes(), name
         assert alone.learner.samples == 7
 
     of_five_and(tmp_path, scenario)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dualstream.service.replica.apply_control
-import dualstream.service.replica.quarantine
-from dualstream.service.jobs.guard_rollback import _last_good
+import dualstream.service.features.guard.quarantine
+from dualstream.service.features import ALL
+from dualstream.service.features.guard.controls import Pause, Resume
+from dualstream.service.features.guard.quarantine import learn_quarantined
+from dualstream.service.features.guard.rollback import _last_good
+from dualstream.service.features.guard.state import Guarding
 from dualstream.service.journal.protocol import JournalUnavailable
-from dualstream.service.replica.controls import Pause, Resume, Rollback
-from dualstream.service.replica.quarantine import learn_quarantined
+from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, guard_of, make_learner, resolve_spec
@@ -81,19 +83,21 @@ class ByHand:
     def agrees(self, replica: Replica) -> None:
         for own, other in (
             (self.learner.state(), replica.learner.state()),
-            (self.guard.state(), replica.guarding.guard.state()),
+            (self.guard.state(), replica.parts.find(Guarding).guard.state()),
         ):
             assert {n: a.tobytes() for n, a in own.items()} == {
                 n: a.tobytes() for n, a in other.items()
             }
-        assert (self.seq, self.since) == (replica.seq, replica.guarding.pauses.since)
+        assert (self.seq, self.since) == (replica.seq, replica.parts.find(Guarding).pauses.since)
 
 
 async def rollback_of(kept: Kept) -> Pause:
     """As the worker that saw the trip makes it, of whatever is in the store."""
-    pauses = kept.replica.guarding.pauses
+    pauses = kept.replica.parts.find(Guarding).pauses
     record = await kept.journal.get("m")
-    good = await _last_good(kept.journal, record, pauses.held_from, pauses.since)
+    good = await _last_good(
+        kept.replica.features, kept.journal, record, pauses.held_from, pauses.since
+    )
     copy = good.capture().as_copy()
     return Pause(pauses.since, copy.seq, await kept.journal.copy_put(*kept.where, copy.data))
 
@@ -105,7 +109,7 @@ async def order(kept: Kept, order: Any, key: bytes | None = None) -> Any:
 async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
     """How often learning paused and went on."""
     rng = random.Random(seed)
-    by_hand, laggard, snapshots = ByHand(), Replica(kept.record), []
+    by_hand, laggard, snapshots = ByHand(), Replica(kept.record, ALL), []
     trips = resumed = 0
     phases = [(40, False), (30, True), (30, False), (25, True), (30, False), (30, True)]
     for left, bad in phases:
@@ -117,9 +121,9 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
             set_aside = by_hand.learn(batch)
             assert receipt.set_aside == sum(set_aside)
             by_hand.agrees(kept.replica)
-            pauses = kept.replica.guarding.pauses
+            pauses = kept.replica.parts.find(Guarding).pauses
             if pauses.is_paused:  # a worker that lags keeps its entries
-                assert laggard.guarding.kept_after(laggard.seq) <= pauses.held_from
+                assert laggard.parts.kept_after(laggard.seq, laggard.seq) <= pauses.held_from
             if pauses.needs_rollback and rng.random() < 0.5:
                 trips += 1
                 pause = await rollback_of(kept)
@@ -144,7 +148,7 @@ async def live_through(kept: Kept, seed: int) -> tuple[int, int]:
     await laggard.catch_up(kept.journal)
     assert bits(laggard) == bits(kept.replica) == bits(await kept.fresh())
     for snapshot in snapshots:
-        replica = Replica(kept.record)
+        replica = Replica(kept.record, ALL)
         replica.restore(snapshot)
         await replica.catch_up(kept.journal)
         assert bits(replica) == bits(kept.replica)
@@ -164,7 +168,7 @@ async def until_paused(kept: Kept) -> Any:
     """40 good rows and then bad ones, one by one; the pause that comes of it."""
     await kept.committer.submit(Request.of(some_rows(random.Random(1), 40, False), None, None))
     for n in range(60):
-        pauses = kept.replica.guarding.pauses
+        pauses = kept.replica.parts.find(Guarding).pauses
         if pauses.is_paused:
             return pauses
         bad = some_rows(random.Random(n), 1, True)
@@ -194,7 +198,9 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
         pieces.append(len(entries))
         return learn_quarantined(copy, entries)
 
-    monkeypatch.setattr(dualstream.service.replica.apply_control, "learn_quarantined", learn_piece)
+    monkeypatch.setattr(
+        dualstream.service.features.guard.quarantine, "learn_quarantined", learn_piece
+    )
 
     async def scenario(kept: Kept) -> None:
         pauses = await until_paused(kept)
@@ -206,7 +212,7 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
         snapshot = kept.replica.capture().encode()
         got = await order(kept, Resume(pauses.since, "learn"))
         assert got.control_outcome.rows == held and len(pieces) == 1
-        monkeypatch.setattr(dualstream.service.replica.quarantine, "READ_BYTES", 1)
+        monkeypatch.setattr(dualstream.service.features.guard.quarantine, "READ_BYTES", 1)
         before = bits(laggard)
         with pytest.raises(JournalUnavailable):
             await laggard.catch_up(Failing(kept.journal, 5))
@@ -214,7 +220,7 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
         await laggard.catch_up(kept.journal)
         assert set(pieces[1:]) == {1} and len(pieces) > 1 + 4 + 12
         assert bits(laggard) == bits(kept.replica) == bits(await kept.fresh())
-        restored = Replica(kept.record)
+        restored = Replica(kept.record, ALL)
         restored.restore(snapshot)
         await restored.catch_up(kept.journal)
         assert bits(restored) == bits(kept.replica)
@@ -231,7 +237,7 @@ def test_rows_that_a_state_has_are_not_learned_from_the_quarantine_once_more(tmp
         assert kept.replica.learner.samples == held_from < pauses.since
         digest = await kept.journal.copy_put(*kept.where, tripped.data)
         await order(kept, Rollback(digest, tripped.seq))
-        pauses = kept.replica.guarding.pauses
+        pauses = kept.replica.parts.find(Guarding).pauses
         assert pauses.held_from == pauses.since == kept.replica.learner.samples
         await kept.learn(3)
         receipt = await order(kept, Resume(pauses.since, "learn"))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import redis.asyncio
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.page import Page
 from dualstream.service.journal.protocol import (
@@ -48,7 +49,7 @@ async def three_entries(url: str) -> AsyncIterator[tuple[Journal, Replica]]:
         for number in range(3):
             nonce = number.to_bytes(16, "big")
             await journal.append(AppendRequest("m", record.incarnation, nonce, 10**9, [part]))
-        yield journal, Replica(record)
+        yield journal, Replica(record, ALL)
     finally:
         await journal.close()
 

@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, ModelRecord, Part
 from dualstream.service.journal.record import encode_control
@@ -33,7 +34,7 @@ from tests.service.support import (
 def test_still_replica_learns_nothing():
     async def scenario() -> None:
         spec = canonical(resolve_spec(ADULT))
-        replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""))
+        replica = Replica(ModelRecord("m", "i", spec, spec, 0, 0, ""), ALL)
         row = Batch.from_dense(np.ones((1, 123)), np.ones(1))
         async with replica.still():
             learning = asyncio.create_task(replica.apply_own(1, "c" * 40, NewRows(row)))
@@ -139,7 +140,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
         journal = await open_journal(store)
         try:
             record = await journal.get("m")
-            restored, replayed = Replica(record), Replica(record)
+            restored, replayed = Replica(record, ALL), Replica(record, ALL)
             snapshot = await journal.snapshot_get("m", record.incarnation)
             assert snapshot is not None
             await recover(restored, journal)
@@ -209,7 +210,7 @@ def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
             record = await journal.get("m")
             snapshot = await journal.snapshot_get("m", record.incarnation)
             assert snapshot is not None and snapshot.seq == 28
-            Replica(record).restore(snapshot)
+            Replica(record, ALL).restore(snapshot)
         finally:
             await journal.close()
 
@@ -287,7 +288,7 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
                 await journal.append(
                     AppendRequest("m", record.incarnation, nonce, 10**9, request.parts)
                 )
-            replica = Replica(record)
+            replica = Replica(record, ALL)
             await recover(replica, journal)
             return replica
         finally:
@@ -336,7 +337,7 @@ def test_time_that_others_had_the_core_is_not_taken_for_work():
     record = ModelRecord("m", "0" * 32, spec, spec, 0, 0, "")
     moments, worked = count(step=10.0), count(step=1e-5)
     clock = Clock(lambda: next(moments), cpu_seconds=lambda: next(worked))
-    replica = Replica(record, clock=clock)
+    replica = Replica(record, ALL, clock=clock)
     batch = Batch.from_libsvm(b"\n".join(adult_lines()[:100]) + b"\n", 123).batch
     for _ in range(50):
         asyncio.run(replica._learn(batch))
@@ -363,9 +364,9 @@ def test_slices_in_threads_give_the_same_bits_as_one_batch(given):
     indices = np.arange(120).reshape(60, 2).astype(np.int32).ravel()
     columns = np.arange(0, 121, 2), indices, np.linspace(0.5, 2.0, 120), labels.astype(float)
     batch = Batch(*columns, np.ones(60), 256, classes)
-    whole = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""))
+    whole = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""), ALL)
     expected = whole._learn_slice(batch)
-    sliced = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""))
+    sliced = Replica(ModelRecord("m", "0" * 32, spec, spec, 0, 0, ""), ALL)
     sliced.learning.ratio = 1e6
     learned: list[int] = []
     learn_adult = sliced._learn_slice

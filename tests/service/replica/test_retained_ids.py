@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from dualstream.service.codecs import ListedRows
+from dualstream.service.features.unlearning.state import RetainedIds, digest_of
+from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.requests import ControlRequest, Request
-from dualstream.service.replica.retained_rows import Named, RetainedIds, digest_of
+from dualstream.service.replica.row_ids import RowIds
+from dualstream.service.replica.state import by_prefix
 from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
 from tests.service.api.unlearning_support import key_of, unlearning
 from tests.service.replica.control_bench import Bench, run
@@ -104,10 +107,10 @@ def test_row_of_an_id_is_located_after_any_later_rows(store, spec):
         for name, array in without(spec, steps).items():
             if not name.endswith("samples"):
                 assert found[name] == array, name
-        retained = bench.replica.retained
+        retained = bench.replica.parts.find(RetainedIds)
         assert retained.seqs(digest_of(key_of("four"))) == [4]
         assert retained.unlearned_at(digest_of(key_of("three"))) == 11
-        assert retained.unlearned_seq == 12
+        assert retained.forgotten_seq == 12
 
     run(store, scenario, spec=spec)
 
@@ -151,13 +154,13 @@ def test_a_replica_that_reads_and_a_restored_one_know_the_ids(store):
             parts = Request.of(listed([id_], "regression"), None, None).parts
             await bench.append(*(parts if id_ == "other" else order.parts))
         await bench.committer.refresh()
-        retained = bench.replica.retained
+        retained = bench.replica.parts.find(RetainedIds)
         assert retained.unlearned_at(digest_of(key_of("row 9"))) == 14
         assert retained.seqs(digest_of(key_of("other"))) == [13]
         other = RetainedIds(bench.replica.spec)
-        other.restore(retained.state())
-        for name, array in retained.state().items():
-            assert other.state()[name].tobytes() == array.tobytes(), name
+        other.restore(by_prefix(retained.arrays()), FeatureNames())
+        for name, array in retained.arrays().items():
+            assert other.arrays()[name].tobytes() == array.tobytes(), name
 
     run(store, scenario, spec=MODEL)
 
@@ -176,15 +179,15 @@ def test_a_batch_of_ids_is_its_rows_one_by_one():
     outcome.rejected[::7] = True  # as a learner might say
     all_named = [(seq, key_of(str(seq))) for seq in range(1, n + 1) if seq % 3]
     whole, parts = RetainedIds(spec), RetainedIds(spec)
-    whole.keep(Named.of(all_named), batch, 1, outcome)
+    whole.on_ids(RowIds.of(all_named), batch, 1, outcome)
     for i in range(n):
-        own = Named.of([one for one in all_named if one[0] == i + 1])
-        parts.keep(
-            own if i % 2 else Named.of(all_named), batch[i : i + 1], i + 1, outcome[i : i + 1]
+        own = RowIds.of([one for one in all_named if one[0] == i + 1])
+        parts.on_ids(
+            own if i % 2 else RowIds.of(all_named), batch[i : i + 1], i + 1, outcome[i : i + 1]
         )
-    assert len(whole.state()["seqs"]) > 3
-    for name, array in whole.state().items():
-        assert parts.state()[name].tobytes() == array.tobytes(), name
+    assert len(whole.arrays()["retained.seqs"]) > 3
+    for name, array in whole.arrays().items():
+        assert parts.arrays()[name].tobytes() == array.tobytes(), name
 
 
 def test_all_rows_of_one_id_are_unlearned_or_none():
@@ -197,13 +200,13 @@ def test_all_rows_of_one_id_are_unlearned_or_none():
     for named, is_done in ((("a", "b", "a"), False), (("a", "b", "c"), True)):
         learner, ids = make_learner(spec), RetainedIds(spec)
         outcome = learner.learn(batch)
-        ids.keep(Named.of([(s, key_of(i)) for s, i in enumerate(named, 1)]), batch, 1, outcome)
+        ids.on_ids(RowIds.of([(s, key_of(i)) for s, i in enumerate(named, 1)]), batch, 1, outcome)
         before = {name: array.tobytes() for name, array in learner.state().items()}
         seqs = ids.seqs(digest_of(key_of("a")))
         assert seqs == ([1] if is_done else [1, 3])
         try:
             ids.unlearn(learner, digest_of(key_of("a")), 4)
-            assert is_done and ids.unlearned_seq == 4 and learner.retained == 2
+            assert is_done and ids.forgotten_seq == 4 and learner.retained == 2
         except Exception:
             assert not is_done and ids.seqs(digest_of(key_of("a"))) == seqs
             assert {n: a.tobytes() for n, a in learner.state().items()} == before
@@ -212,17 +215,18 @@ def test_all_rows_of_one_id_are_unlearned_or_none():
 def test_damaged_ids_are_refused():
     spec = resolve_spec(ANY)
     ids, batch = RetainedIds(spec), batch_of(4)
-    ids.keep(
-        Named.of([(s, key_of(str(s))) for s in range(1, 5)]),
+    ids.on_ids(
+        RowIds.of([(s, key_of(str(s))) for s in range(1, 5)]),
         batch,
         1,
         make_learner(spec).learn(batch),
     )
-    state = ids.state()
+    state = ids.arrays()
     for name in state:
         damaged = [{k: v for k, v in state.items() if k != name}]
         damaged.append(state | {name: np.zeros((9, 3))})
         for one in damaged:
             with pytest.raises(CorruptState):
-                RetainedIds(spec).restore(one)
-    RetainedIds(spec).restore({})
+                RetainedIds(spec).restore(by_prefix(one), FeatureNames())
+    RetainedIds(spec).restore(by_prefix({}), FeatureNames())
+    assert RetainedIds(spec).arrays() == {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import AppendRequest
 from tests.service.api.guard_support import GUARDED, learn, paused, samples
 from tests.service.conftest import assert_problem

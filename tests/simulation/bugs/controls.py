@@ -5,19 +5,20 @@ from typing import Any
 
 import msgspec
 
+import dualstream.service.features.guard.quarantine
 import dualstream.service.features.refits.table
 import dualstream.service.models.versions
 import dualstream.service.replica.controls
 import dualstream.service.replica.point_in_time
-import dualstream.service.replica.quarantine
+from dualstream.service.features.guard.state import Guarding
 from dualstream.service.features.refits.job import Refits
 from dualstream.service.features.refits.table import RefitJob
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.snapshots import Snapshots
-from dualstream.service.replica.controls import Refit, why_forgotten
+from dualstream.service.replica.controls import Refit
+from dualstream.service.replica.copies import why_forgotten
 from dualstream.service.replica.fork_detection import Lineage
-from dualstream.service.replica.guard import Guarding
 from dualstream.service.replica.outcomes import ControlOutcomes
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
@@ -32,9 +33,10 @@ def _kept_metrics(true: Any, self: Replica, *given: Any) -> None:
     self.progress = progress
 
 
-async def _one_too_few(true: Any, journal: Any, record: Any, seq: int) -> Any:
+async def _one_too_few(true: Any, *given: Any) -> Any:
     """The state at a seq is computed of the records before it."""
-    return await true(journal, record, max(0, seq - 1))
+    *others, seq = given
+    return await true(*others, max(0, seq - 1))
 
 
 async def _held_by_all(true: Any, *given: Any) -> None:
@@ -72,13 +74,13 @@ async def _whatever_is_held(true: Any, self: Snapshots, through: int) -> int:
     return through
 
 
-def _shown_apart_by_nobody(true: Any, self: Guarding, past: Guarding, *given: Any) -> Any:
+def _shown_apart_by_nobody(true: Any, self: Guarding, *given: Any) -> Any:
     """A state of between a trip and its rollback is taken for one of the last good look."""
-    past.pauses.is_settled = True
-    return true(self, past, *given)
+    self.pauses.is_settled = True
+    return true(self, *given)
 
 
-def _from_the_trip_on(true: Any, self: Guarding, oldest: int, first: int = 0) -> int | None:
+def _from_the_trip_on(true: Any, self: Guarding, oldest: int, seq: int) -> int | None:
     """What a trip may put into quarantine is kept by who has seen the trip."""
     return self.pauses.kept_after(oldest)
 
@@ -116,12 +118,13 @@ BUGS = {
         [
             (Store, "append", _whatever_was_lost),
             (dualstream.service.replica.controls, "why_no_way_back", _still_to_come),
+            (dualstream.service.replica.copies, "why_no_way_back", _still_to_come),
             (dualstream.service.models.versions, "why_no_way_back", _still_to_come),
         ]
     ),
     "refit of what was lost": Bug([(Lineage, "includes", _from_anywhere)]),
     "quarantine learned twice": Bug(
-        [(dualstream.service.replica.quarantine, "quarantined_rows", _held_twice)]
+        [(dualstream.service.features.guard.quarantine, "quarantined_rows", _held_twice)]
     ),
     "quarantine trimmed away": Bug([(Snapshots, "_may_trim", _whatever_is_held)]),
     "weights entered behind a control": Bug(
@@ -131,7 +134,7 @@ BUGS = {
     "lost refit left alone": Bug(
         [(dualstream.service.features.refits.table, "_jobs", _under_way_for_ever)]
     ),
-    "rows of a state in its quarantine": Bug([(Guarding, "take_over", _shown_apart_by_nobody)]),
+    "rows of a state in its quarantine": Bug([(Guarding, "on_restored", _shown_apart_by_nobody)]),
     "own refit taken for another": Bug([(Refits, "_is_own", _anothers)]),
     "refused when it is journalled": Bug(
         [

@@ -1,21 +1,21 @@
 """Slips with what is kept of states: snapshots, versions, copies, and what is let go."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-import dualstream.service.jobs.unlearn_cleanup
+import dualstream.service.features.unlearning.cleanup
 import dualstream.service.models.versions
 import dualstream.service.replica.replica
+from dualstream.service.features.unlearning.state import RetainedIds
 from dualstream.service.journal.protocol import Entry, Snapshot
 from dualstream.service.journal.record import Control
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
-from dualstream.service.replica.retained_rows import RetainedIds
-from dualstream.service.replica.state import Captured
+from dualstream.service.replica.state import Captured, PositionedState
 from tests.simulation.bugs.planting import Bug
 from tests.simulation.log import Log
 from tests.simulation.store import Store
@@ -43,8 +43,8 @@ class _Late:
         return self._now().as_copy()
 
     def _now(self) -> Captured:
-        of = self.captured
-        return Captured(of.seq, of.chain, self.replica._state(), of.header)
+        of, now = self.captured, PositionedState.capture(self.replica)
+        return replace(of, arrays=now.arrays, bookkeeping=now.bookkeeping)
 
 
 def _uncopied(true: Any, self: Replica) -> Any:
@@ -75,9 +75,8 @@ async def _promised(true: Any, *given: Any) -> bool:
     return True
 
 
-def _forgotten(true: Any, self: RetainedIds, state: Any) -> None:
+def _forgotten(true: Any, self: RetainedIds, *given: Any) -> None:
     """A snapshot does not bring back who the retained rows are."""
-    true(self, {})
 
 
 def _by_seq(true: Any, self: RetainedIds, digest: bytes) -> None:
@@ -123,9 +122,11 @@ class _Unread:
         return found
 
 
-async def _not_asked_again(true: Any, self: Replica, control: Control, journal: Any) -> Any:
+async def _not_asked_again(
+    true: Any, self: Replica, kinds: Any, control: Control, journal: Any
+) -> Any:
     """A copy that went with the record that names it is taken for a lost one."""
-    return await true(self, control, _Unread(journal))
+    return await true(self, kinds, control, _Unread(journal))
 
 
 def _of_lost_records(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
@@ -152,7 +153,7 @@ BUGS = {
     "snapshot not copied": Bug([(Replica, "capture", _uncopied)]),
     "older snapshot replaces a newer one": Bug([(Store, "snapshot_put", _older_instead)]),
     "store taken for clean too early": Bug(
-        [(dualstream.service.jobs.unlearn_cleanup, "clean_up", _promised)]
+        [(dualstream.service.features.unlearning.cleanup, "clean_up", _promised)]
     ),
     "nothing cleaned behind a rebuilding": Bug([(Model, "on_loss", _as_it_was)]),
     "snapshot without who is in it": Bug([(RetainedIds, "restore", _forgotten)]),

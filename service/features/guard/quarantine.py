@@ -1,16 +1,19 @@
 """Quarantined rows: rows journalled during a pause, read from the journal again."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dualstream.service.concurrency import run_copy_in_thread
+from dualstream.service.features.guard.state import Guarding
 from dualstream.service.journal.protocol import Entry, Journal
 from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.replica.entries import NamesSince, as_batch, names_by_entry
 from dualstream.service.replica.fork_detection import Forked
-from dualstream.service.replica.retained_rows import Named
-from dualstream.service.replica.state import PositionedState
+from dualstream.service.replica.row_ids import RowIds
+from dualstream.service.replica.state import ModelState, PositionedState
 
 READ_BYTES = 4 * 1024 * 1024
 """Bytes read at once, which bounds the memory for a quarantine of any size."""
@@ -28,8 +31,28 @@ class QuarantinedRows(NamedTuple):
     begin: int
     """Rows before this index, and from `end` on, are not quarantined."""
     end: int
-    named: Named
+    ids: RowIds
     """Rows with an id, of everything that was read."""
+
+
+class LearnedCopy(NamedTuple):
+    """A copy of a state that learned the quarantined rows, and their number."""
+
+    state: ModelState
+    rows: int
+
+
+async def learn_in_copy(paused: PositionedState, journal: Journal) -> LearnedCopy:
+    """Learn the quarantined rows in a copy of the state.
+
+    The replica keeps its state and serves predictions. If the journal cannot be read to the end of
+    the quarantine, nothing has changed.
+    """
+    async with paused.still():
+        copy, learned = await run_copy_in_thread(paused.copied), 0
+    async for some in read_quarantine(paused, journal):
+        learned += await asyncio.to_thread(learn_quarantined, copy, some)
+    return LearnedCopy(copy.state, learned)
 
 
 async def read_quarantine(
@@ -40,8 +63,9 @@ async def read_quarantine(
     Raises Trimmed. Raises Forked, at the end at the latest, if the journal holds other entries than
     the replica applied.
     """
-    assert paused.guarding is not None
-    after = paused.guarding.pauses.held_from
+    guarding = paused.parts.find(Guarding)
+    assert guarding is not None
+    after = guarding.pauses.held_from
     chain = paused.chain
     while after < paused.seq:
         some = await journal.read(paused.id, paused.incarnation, after, READ_BYTES)
@@ -58,14 +82,16 @@ async def read_quarantine(
 
 def learn_quarantined(resuming: PositionedState, entries: Sequence[Entry]) -> int:
     """Learn the quarantined rows of these entries. Return the number of rows learned."""
-    assert resuming.guarding is not None
+    guarding = resuming.parts.find(Guarding)
+    assert guarding is not None
     learned = 0
-    for some in quarantined_rows(entries, resuming.guarding.pauses.held_from, resuming.seq):
+    for some in quarantined_rows(entries, guarding.pauses.held_from, resuming.seq):
         resuming.keep_names(some.names)
         batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
         first_seq = some.first_seq + some.begin
         outcome = resuming.learn_rows(batch, first_seq)
-        resuming.retained.keep(some.named, batch, first_seq, outcome)
+        for on_ids in resuming.parts.on_ids:
+            on_ids(some.ids, batch, first_seq, outcome)
         learned += len(batch) - int(np.count_nonzero(outcome.rejected))
     return learned
 
@@ -74,7 +100,7 @@ def quarantined_rows(entries: Sequence[Entry], after: int, until: int) -> Iterat
     """Yield the rows at after + 1 .. until, in order, without controls."""
     parts, blocks = decode_merged(b"".join(entry.body for entry in entries))
     seq = entries[0].first_seq
-    named = Named.within(parts, seq)
+    ids = RowIds.within(parts, seq)
     for block in blocks:
         first, seq = seq, seq + (1 if isinstance(block, Control) else len(block))
         if isinstance(block, Control):
@@ -82,4 +108,4 @@ def quarantined_rows(entries: Sequence[Entry], after: int, until: int) -> Iterat
         begin, end = max(0, after + 1 - first), min(len(block), until + 1 - first)
         if begin < end:
             names = names_by_entry(block, first, entries)
-            yield QuarantinedRows(first, block, names, begin, end, named)
+            yield QuarantinedRows(first, block, names, begin, end, ids)

@@ -57,7 +57,7 @@ class UnlearnCleanup(Job):
     @classmethod
     def is_due(cls, replica: Replica, since: int) -> bool:
         """Did a control after `since` unlearn a sample?"""
-        return replica.retained.unlearned_seq > since
+        return replica.parts.forgotten_seq > since
 
     def begin_due(self) -> None:
         """Start after a delay: the process that was asked to unlearn goes first."""
@@ -100,10 +100,10 @@ class UnlearnCleanup(Job):
         """Clean up if that is due. Is nothing left to do?"""
         replica = self._replica
         try:
-            while not await self.is_done(replica.retained.unlearned_seq):
+            while not await self.is_done(replica.parts.forgotten_seq):
                 async with self._committer.between_groups():
                     captured = await replica.captured()
-                    seq = replica.retained.unlearned_seq
+                    seq = replica.parts.forgotten_seq
                 snapshot = await captured.encoded(self._record)
                 through = self._may_go(snapshot.seq)
                 await self._identity.verify()
@@ -127,8 +127,7 @@ class UnlearnCleanup(Job):
 
         A paused model keeps the rows in quarantine, which all came after its unlearned sample.
         """
-        guarding = self._replica.guarding
-        held = None if guarding is None else guarding.kept_after(seq)
+        held = self._replica.parts.kept_after(seq, self._replica.seq)
         return seq if held is None else min(seq, held)
 
     async def _set_done(self, seq: int) -> None:

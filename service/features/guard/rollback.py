@@ -10,6 +10,8 @@ import logging
 import weakref
 
 from dualstream.service.concurrency import run_copy_in_thread
+from dualstream.service.features.guard.controls import Pause
+from dualstream.service.features.guard.state import Guarding, Pauses
 from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
@@ -24,9 +26,8 @@ from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
 from dualstream.service.models.versions import staged_copy
-from dualstream.service.replica.controls import Pause
+from dualstream.service.replica.features import Features
 from dualstream.service.replica.fork_detection import Forked
-from dualstream.service.replica.guard import Pauses
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
@@ -50,12 +51,12 @@ class GuardRollback(Job):
     @classmethod
     def is_due(cls, replica: Replica, since: int) -> bool:
         """A loaded model with a guard checks at once whether it is paused."""
-        return since == 0 and replica.guarding is not None
+        return since == 0 and replica.parts.find(Guarding) is not None
 
     @property
     def pauses(self) -> Pauses | None:
         """The pauses in the present state. None without a guard."""
-        guarding = self._replica.guarding
+        guarding = self._replica.parts.find(Guarding)
         return None if guarding is None else guarding.pauses
 
     def _due(self) -> Pauses | None:
@@ -118,7 +119,7 @@ class GuardRollback(Job):
         record = await self._journal.get(model.record.id)
         if record.incarnation != model.record.incarnation:
             raise ModelChanged(record.id)
-        good = await _last_good(self._journal, record, calm_seq, since)
+        good = await _last_good(self._replica.features, self._journal, record, calm_seq, since)
         if good is None:
             await self._submit(model, Pause(since), held)
             return
@@ -146,19 +147,19 @@ class GuardRollback(Job):
 
 
 async def _last_good(
-    journal: Journal, record: ModelRecord, calm_seq: int, since: int
+    features: Features, journal: Journal, record: ModelRecord, calm_seq: int, since: int
 ) -> Replica | None:
     """The state at the last good record, or at the first kept record after it.
 
     None if no state before the pause is kept. Raises Forked, Trimmed.
     """
     try:
-        return await state_at(journal, record, calm_seq)
+        return await state_at(features, journal, record, calm_seq)
     except NotKept as error:
         first = error.first
     if not calm_seq < first < since:
         return None
     try:
-        return await state_at(journal, record, first)
+        return await state_at(features, journal, record, first)
     except NotKept:
         return None

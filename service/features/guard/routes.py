@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import IdempotencyKey, once, registry_of
+from dualstream.service.features.guard.controls import Resume
+from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_head import stored_key_of
-from dualstream.service.jobs.guard_rollback import GuardRollback
-from dualstream.service.replica.controls import Resume, paused_at
 from dualstream.service.replica.requests import ControlRequest, Receipt
 from dualstream.wire.changes import Resumed
 from dualstream.wire.problem_json import Problem
@@ -36,7 +36,7 @@ async def resume_model(
     async def submit() -> tuple[Resume, Receipt]:
         await model.job(GuardRollback).settled()
         held = await model.place()
-        since = paused_at(model.replica)
+        since = model.replica.parts.paused_since
         if not since:
             raise _refused(f"model {model_id!r} is not paused, so there is nothing to resume")
         order, by = Resume(since, rows), author_of(request)

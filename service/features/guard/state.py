@@ -5,12 +5,14 @@ tripping row on, every replica quarantines rows, however late that control is jo
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from dualstream.service.replica.feature_names import FeatureNames
+from dualstream.service.replica.parts import ArraysByPrefix, LearnRows, StatePart
 from dualstream.solvers import (
     QUANTITIES,
     Batch,
@@ -21,15 +23,22 @@ from dualstream.solvers import (
     check_arrays,
     guard_of,
 )
+from dualstream.wire.problem_json import Problem
+from dualstream.wire.responses import GuardTripped, Pause
 
 if TYPE_CHECKING:
     from dualstream.solvers.evaluation.guard.monitor import Guard, Trip
 
-PAUSED = "learning is paused since seq {}: resume the model first"
+MAX_QUARANTINE_RECORDS = 100_000
+"""Records in the quarantine of a paused model. Then learning is refused."""
+MAX_QUARANTINE_BYTES = 256 * 1024**2
+"""Bytes of rows in quarantine, at 16 per non-zero feature and 32 per row."""
 
 
-class Guarding:
+class Guarding(StatePart):
     """The guard of one model and its pauses."""
+
+    prefixes = ("guard", "pauses", "held")
 
     def __init__(self, guard: "Guard", pauses_learning: bool) -> None:
         self.guard = guard
@@ -42,16 +51,12 @@ class Guarding:
         guard = guard_of(spec)
         return None if guard is None else cls(guard, spec["guard"]["mode"] == "pause")
 
-    def only_warn(self) -> None:
+    def ignore_pauses(self) -> None:
         """Record trips but never pause."""
         self._pauses_learning = False
 
     def learn(
-        self,
-        learner: Learner,
-        learn_rows: Callable[[Batch, int], Outcome],
-        batch: Batch,
-        first_seq: int,
+        self, learner: Learner, learn_rows: LearnRows, batch: Batch, first_seq: int
     ) -> Outcome:
         """Learn the rows before a pause with `learn_rows`, and quarantine the others.
 
@@ -81,33 +86,43 @@ class Guarding:
             for trip in trips:
                 self.guard.begin_anew(seq, trip.quantity)
 
-    def take_over(self, past: "Guarding", copy_seq: int, seq: int) -> "Guarding":
-        """Return the guard of a restored state, keeping the present pause and trips.
-
-        `past` guarded the state that was restored from `copy_seq` by the control at `seq`. Pause
-        and trips are not rolled back.
-        """
-        pauses = self.pauses
+    def on_restored(self, present: Self, copy_seq: int, seq: int) -> None:
+        """Keep the present pause and trips: they are not rolled back."""
+        pauses = present.pauses
         if pauses.is_paused:
-            was_paused = past.pauses.is_paused
-            pauses.settle(past.pauses.learned_through if was_paused else copy_seq)
-        past.pauses = pauses
-        past._pauses_learning = self._pauses_learning
-        past.guard.calm(seq)
-        return past
+            was_paused = self.pauses.is_paused
+            pauses.settle(self.pauses.learned_through if was_paused else copy_seq)
+        self.pauses = pauses
+        self._pauses_learning = present._pauses_learning
+        self.guard.calm(seq)
 
-    def kept_after(self, oldest_snapshot: int, first: int = 0) -> int | None:
+    def on_weights_set(self, seq: int) -> None:
+        """Restart the history of weight norms."""
+        self.guard.begin_anew(seq, "norm")
+
+    def on_forgotten(self, seq: int) -> None:
+        self.guard.not_before(seq)
+
+    @property
+    def paused_since(self) -> int:
+        return self.pauses.since
+
+    @property
+    def replays_past(self) -> bool:
+        return self.pauses.has_taken_up
+
+    def kept_after(self, oldest_snapshot: int, seq: int) -> int | None:
         """Seq after which the journal must be kept; None if it need not be kept.
 
         Entries are kept for quarantined rows, see `Pauses.kept_after`. A guard that pauses also
-        keeps entries after its last good check, but not before the record `first`. The reason: a
+        keeps entries after its last good check, but not more than a quarantine holds. The reason: a
         worker may trim the journal before its replica has seen a trip, and the rollback of that
         trip needs those entries.
         """
         kept = self.pauses.kept_after(oldest_snapshot)
         if not self._pauses_learning:
             return kept
-        calm = max(first, self.guard.calm_seq)
+        calm = max(seq - MAX_QUARANTINE_RECORDS, self.guard.calm_seq)
         return calm if kept is None else min(kept, calm)
 
     def resume(self, seq: int, learns_quarantine: bool) -> None:
@@ -122,15 +137,62 @@ class Guarding:
             self.guard.calm(seq)
         self.pauses.resume(seq, learns_quarantine)
 
-    def state(self) -> State:
-        """Return guard and pauses as arrays."""
+    def check_learning(self, model: str, seq: int) -> None:
+        """Raise Problem 429 if the quarantine is full."""
+        pauses = self.pauses
+        if not pauses.is_paused:
+            return
+        is_full = seq - pauses.held_from >= MAX_QUARANTINE_RECORDS
+        if is_full or pauses.held_bytes >= MAX_QUARANTINE_BYTES:
+            full = (
+                f"{MAX_QUARANTINE_RECORDS} records" if is_full else f"{MAX_QUARANTINE_BYTES} bytes"
+            )
+            detail = (
+                f"model {model!r} is paused since seq {pauses.since}, and its quarantine "
+                f"is full ({full}); resume the model and learn or drop these rows"
+            )
+            raise Problem(429, "quarantine-full", detail, retry_after_s=60)
+
+    def fields(self, seq: int) -> Mapping[str, Any]:
+        return {"paused": self._pause_at(seq)}
+
+    def progress(self, seq: int) -> Mapping[str, Any]:
+        return {"paused": self._pause_at(seq), "trips": self.pauses.counts}
+
+    def events(self) -> Iterable[GuardTripped]:
+        return [GuardTripped(**asdict(trip)) for trip in self.pauses.trips]
+
+    def _pause_at(self, seq: int) -> Pause | None:
+        """The pause of a model at `seq`; None if it is not paused."""
+        pauses = self.pauses
+        if not pauses.is_paused:
+            return None
+        trip = next(one for one in pauses.trips if one.paused and one.seq == pauses.since)
+        return Pause(
+            since=pauses.since,
+            quantity=trip.quantity,
+            value=trip.value,
+            limit=trip.limit,
+            is_settled=pauses.is_settled,
+            held_from=pauses.held_from,
+            held_records=seq - pauses.held_from,
+            held_bytes=pauses.held_bytes,
+        )
+
+    def arrays(self) -> State:
         arrays = {f"guard.{name}": array for name, array in self.guard.state().items()}
         return arrays | {f"pauses.{name}": array for name, array in self.pauses.state().items()}
 
-    def restore(self, guard: Mapping[str, np.ndarray], pauses: Mapping[str, np.ndarray]) -> None:
-        """Restore from arrays. Raises CorruptState; the object is unusable then."""
-        self.guard.restore(guard)
-        self.pauses.restore(pauses)
+    def bookkeeping(self) -> State:
+        held_bytes = self.pauses.held_bytes
+        return {"held.bytes": np.array(held_bytes, np.int64)} if held_bytes else {}
+
+    def restore(self, arrays: ArraysByPrefix, names: FeatureNames) -> None:
+        self.guard.restore(arrays["guard"])
+        self.pauses.restore(arrays["pauses"])
+        if "bytes" in arrays["held"]:
+            check_arrays(arrays["held"], {"bytes": ()})
+            self.pauses.held_bytes = int(arrays["held"]["bytes"])
         if self.pauses.is_paused and self.pauses.held_from > self.pauses.since:
             raise CorruptState("the quarantine begins after its pause")
 

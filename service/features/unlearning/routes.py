@@ -5,15 +5,16 @@ from fastapi import APIRouter, Request, Response
 from dualstream.service.api.common import check_not_paused, registry_of
 from dualstream.service.api.views import answer
 from dualstream.service.codecs import LONGEST_KEY, is_key
+from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
+from dualstream.service.features.unlearning.controls import Unlearn
+from dualstream.service.features.unlearning.state import RetainedIds, digest_of
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
-from dualstream.service.jobs.unlearn_cleanup import UnlearnCleanup
 from dualstream.service.journal.audit import Author
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Unlearn
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.service.replica.retained_rows import digest_of
+from dualstream.solvers import why_not_unlearn
 from dualstream.wire.changes import Unlearned
 from dualstream.wire.problem_json import Problem
 
@@ -36,7 +37,7 @@ async def unlearn_sample(model_id: str, sample_id: str, request: Request) -> Res
         detail = f"a sample id must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise Problem(422, "invalid-sample-id", detail)
     model = await registry_of(request).get(model_id)
-    why_not = model.replica.retained.why_not
+    why_not = why_not_unlearn(model.replica.spec)
     if why_not is not None:
         raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")
     await model.refresh()
@@ -55,7 +56,8 @@ async def _unlearned_at(model: Model, sample_id: str) -> int | None:
     key = make_key(KeyKind.SAMPLE, sample_id)
 
     def read() -> tuple[list[int], int | None]:
-        retained = model.replica.retained
+        retained = model.replica.parts.find(RetainedIds)
+        assert retained is not None
         return retained.seqs(digest_of(key)), retained.unlearned_at(digest_of(key))
 
     seqs, seq = await model.replica.view(read)

@@ -1,0 +1,218 @@
+"""StatePart: what an optional feature keeps in the state of one model."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from dualstream.service.replica.feature_names import FeatureNames
+from dualstream.service.replica.row_ids import RowIds
+from dualstream.solvers import Batch, Learner, Outcome
+
+Arrays = Mapping[str, np.ndarray]
+ArraysByPrefix = Mapping[str, Arrays]
+"""Arrays of a state, without the prefix of their names; a missing prefix has none."""
+LearnRows = Callable[[Batch, int], Outcome]
+
+
+class StatePart:
+    """A function of spec and journal, next to the learner. A model has one part of a type.
+
+    No hook does anything by default. Hooks of the learning path are called only if the type
+    overrides them, so a part that does not follow rows costs a row nothing.
+    """
+
+    __slots__ = ()
+
+    prefixes: ClassVar[tuple[str, ...]]
+    """First words of the names of its arrays, up to the dot."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The state as arrays with their full names; none for a part without content."""
+        return {}
+
+    def bookkeeping(self) -> dict[str, np.ndarray]:
+        """Further arrays of a snapshot that belong neither to the state nor to its digest."""
+        return {}
+
+    def restore(self, arrays: ArraysByPrefix, names: FeatureNames) -> None:
+        """Restore from arrays and, if there are any, bookkeeping.
+
+        Raises CorruptState; the object is unusable then.
+        """
+
+    def roots(self) -> Sequence[object]:
+        """Objects whose memory counts."""
+        return ()
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def learn(
+        self, learner: Learner, learn_rows: LearnRows, batch: Batch, first_seq: int
+    ) -> Outcome:
+        """Learn in place of `learn_rows`, to set rows aside. At most one part overrides it."""
+        return learn_rows(batch, first_seq)
+
+    def on_learned(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
+        """Rows were learned; the first at `first_seq`. It may run in a thread."""
+
+    def on_ids(self, ids: RowIds, batch: Batch, first_seq: int, outcome: Outcome) -> None:
+        """Rows of which some have ids were learned, or set aside; the first at `first_seq`."""
+
+    def check_learning(self, model: str, seq: int) -> None:
+        """Raise Problem 429 if no more rows may be journalled after `seq`."""
+
+    # -- controls --------------------------------------------------------------------------------
+
+    def on_weights_set(self, seq: int) -> None:
+        """The control at `seq` changed the weights in another way than by a row."""
+
+    def on_forgotten(self, seq: int) -> None:
+        """The control at `seq` made the model forget a row."""
+
+    def on_restored(self, present: Self, copy_seq: int, seq: int) -> None:
+        """This part, of a copy at `copy_seq`, replaces `present` by the control at `seq`."""
+
+    @property
+    def forgotten_seq(self) -> int:
+        """Seq of the last control that made the model forget a row; no earlier state comes back.
+
+        One part of a model may override it.
+        """
+        return 0
+
+    @property
+    def paused_since(self) -> int:
+        """Seq from which on rows are set aside; 0 if they are learned.
+
+        During a pause only a rollback, or a control of this part, may change the state.
+        """
+        return 0
+
+    def ignore_pauses(self) -> None:
+        """Learn all rows: the journal is replayed under another spec."""
+
+    # -- the journal -----------------------------------------------------------------------------
+
+    @property
+    def replays_past(self) -> bool:
+        """May a replica read entries from before its snapshot?"""
+        return False
+
+    def kept_after(self, oldest_snapshot: int, seq: int) -> int | None:
+        """Seq after which a model at `seq` needs its journal; None if it needs none of it."""
+        return None
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def fields(self, seq: int) -> Mapping[str, Any]:
+        """Fields of the answer about a model at `seq`."""
+        return {}
+
+    def progress(self, seq: int) -> Mapping[str, Any]:
+        """Fields of a progress event of a model at `seq`."""
+        return {}
+
+    def events(self) -> Iterable[Any]:
+        """Events of the timeline."""
+        return ()
+
+
+AnyPart = TypeVar("AnyPart", bound=StatePart)
+
+
+class Parts:
+    """The parts of one model, with the hooks of its learning path looked up once.
+
+    They are one object because CPython 3.11 shares the keys of objects with at most 29 attributes.
+    A replica with more of them takes 1.3 kB more.
+    """
+
+    __slots__ = ("_by_type", "check_learning", "forgetting", "gate", "on_ids", "on_learned")
+
+    def __init__(self, parts: Iterable[StatePart]) -> None:
+        self._by_type = {type(part): part for part in parts}
+        self.gate = self._only("learn")
+        self.forgetting = self._only("forgotten_seq")
+        self.on_learned = [part.on_learned for part in self._overriding("on_learned")]
+        self.on_ids = [part.on_ids for part in self._overriding("on_ids")]
+        self.check_learning = [part.check_learning for part in self._overriding("check_learning")]
+
+    def __iter__(self) -> Iterator[StatePart]:
+        return iter(self._by_type.values())
+
+    def find(self, kind: type[AnyPart]) -> AnyPart | None:
+        """The part of this type, if the model has it."""
+        part = self._by_type.get(kind)
+        assert part is None or isinstance(part, kind)
+        return part
+
+    def _overriding(self, hook: str) -> list[StatePart]:
+        base = getattr(StatePart, hook)
+        return [part for part in self if getattr(type(part), hook) is not base]
+
+    def _only(self, hook: str) -> StatePart | None:
+        parts = self._overriding(hook)
+        assert len(parts) <= 1
+        return parts[0] if parts else None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of all parts."""
+        return {name: array for part in self for name, array in part.arrays().items()}
+
+    def bookkeeping(self) -> dict[str, np.ndarray]:
+        """The bookkeeping of all parts."""
+        return {name: array for part in self for name, array in part.bookkeeping().items()}
+
+    @property
+    def prefixes(self) -> set[str]:
+        """Prefixes of the names of their arrays."""
+        return {prefix for part in self for prefix in part.prefixes}
+
+    def fields(self, seq: int) -> dict[str, Any]:
+        """Fields of the answer about a model at `seq`."""
+        return {name: value for part in self for name, value in part.fields(seq).items()}
+
+    def progress(self, seq: int) -> dict[str, Any]:
+        """Fields of a progress event of a model at `seq`."""
+        return {name: value for part in self for name, value in part.progress(seq).items()}
+
+    def on_weights_set(self, seq: int) -> None:
+        """The control at `seq` changed the weights in another way than by a row."""
+        for part in self:
+            part.on_weights_set(seq)
+
+    def on_forgotten(self, seq: int) -> None:
+        """The control at `seq` made the model forget a row."""
+        for part in self:
+            part.on_forgotten(seq)
+
+    @property
+    def forgotten_seq(self) -> int:
+        """Seq of the last control that made the model forget a row; no earlier state comes back."""
+        return 0 if self.forgetting is None else self.forgetting.forgotten_seq
+
+    @property
+    def paused_since(self) -> int:
+        """Seq from which on rows are set aside; 0 if they are learned."""
+        return 0 if self.gate is None else self.gate.paused_since
+
+    @property
+    def why_paused(self) -> str | None:
+        """Why no control but a rollback may change the state now, or None."""
+        since = self.paused_since
+        return f"learning is paused since seq {since}: resume the model first" if since else None
+
+    @property
+    def replays_past(self) -> bool:
+        """May a replica read entries from before its snapshot?"""
+        return any(part.replays_past for part in self)
+
+    def kept_after(self, oldest_snapshot: int, seq: int) -> int | None:
+        """Seq after which a model at `seq` needs its journal; None if it needs none of it."""
+        needed = [part.kept_after(oldest_snapshot, seq) for part in self]
+        return min((after for after in needed if after is not None), default=None)
+
+
+MakeParts = Callable[[Mapping[str, Any]], Parts]
+"""Makes the parts of a new model of a specification."""
