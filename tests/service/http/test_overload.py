@@ -20,7 +20,6 @@ from dualstream.service.http.overload import (
     IdleShare,
     kind_of,
 )
-from dualstream.service.journal.protocol import OutcomeUnknown
 from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.server import app
 from tests.service.conftest import SPEC, assert_problem
@@ -212,19 +211,6 @@ async def test_predictions_that_arrive_together_are_waits_too():
     await asyncio.sleep(0)
     assert sum(slow.admits(PREDICT) for _ in range(1000)) == 2 * MIN_QUEUE  # those before took long
     await asyncio.sleep(0)
-
-
-@pytest.mark.anyio
-async def test_request_that_times_out_reports_an_unknown_outcome():
-    clock = Clock()
-    waiting = WaitingRequests(1.0, clock)
-    first, second = asyncio.Future(), asyncio.Future()
-    waiting.enter(first)
-    clock.now = 0.5
-    waiting.enter(second)
-    clock.now = 1.2
-    waiting.expire()
-    assert isinstance(first.exception(), OutcomeUnknown) and not second.done()
 
 
 def test_health_metrics_and_models_are_never_refused():
