@@ -1,1 +1,1 @@
-"""The models in this process: registry, cache, loader, versions, waiting requests."""
+"""The models in this process: registry, cache, versions, waiting requests."""

@@ -33,17 +33,17 @@ Condition = Callable[[ModelRecord], bool]
 
 
 class NewSpec(NamedTuple):
-    """Specification of a request: resolved, as canonical JSON, and the JSON of the request."""
+    """Specification of a request: resolved, its canonical JSON, and that of the request."""
 
     resolved: dict[str, Any]
     text: bytes
-    given: bytes
+    request_text: bytes
 
     def is_of(self, record: ModelRecord) -> bool:
         """A PUT may repeat the specification as it was given or with all defaults."""
         if read_spec(record.spec) == self.resolved:
             return True
-        return self.given in (bytes(record.given), bytes(record.spec))
+        return self.request_text in (bytes(record.given), bytes(record.spec))
 
     def description(self) -> dict[str, Any]:
         """What the audit log keeps of it."""
@@ -53,7 +53,7 @@ class NewSpec(NamedTuple):
 async def create(
     registry: ModelRegistry,
     model_id: str,
-    given: dict[str, Any],
+    request: dict[str, Any],
     may_replace: Condition | None = None,
     by: Author = SERVER,
 ) -> tuple[Model, bool]:
@@ -67,9 +67,9 @@ async def create(
     too many models.
     """
     check_model_id(model_id)
-    resolved = resolve_spec(given)
+    resolved = resolve_spec(request)
     registry.deps.features.check_spec(resolved)
-    spec = NewSpec(resolved, canonical(resolved), canonical(given))
+    spec = NewSpec(resolved, canonical(resolved), canonical(request))
     await _check_count(registry, model_id)
     if registry.specs.find(spec.text) is None:
         await _check_before_building(registry, model_id, spec, may_replace)
@@ -97,7 +97,7 @@ async def _stored(
     if may_replace is not None:
         return await _replaced(journal, model_id, spec, may_replace, by)
     change = by.change("create", **spec.description())
-    record, created = await journal.create(model_id, spec.text, spec.given, change)
+    record, created = await journal.create(model_id, spec.text, spec.request_text, change)
     if not created and not spec.is_of(record):
         raise _other_spec(model_id)
     return record, created
@@ -161,13 +161,13 @@ async def _replaced(
                 return record, False
             if not may_replace(record):
                 break
-            made = await journal.replace(
+            replacement = await journal.replace(
                 model_id,
                 record.incarnation,
                 record.seq,
                 record.chain,
                 spec.text,
-                spec.given,
+                spec.request_text,
                 by.change("replace", **spec.description(), replaced_seq=record.seq),
             )
         except UnknownModel:
@@ -175,7 +175,7 @@ async def _replaced(
             raise Problem(412, "precondition-failed", detail) from None
         except Conflict:  # it has advanced: ask may_replace again
             continue
-        return made, True
+        return replacement, True
     raise _precondition_failed(model_id)
 
 

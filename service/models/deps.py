@@ -1,4 +1,4 @@
-"""ModelDeps: what a model, its loader and its jobs need from the process."""
+"""ModelDeps: what a model and its jobs need from the process."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

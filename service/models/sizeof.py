@@ -1,6 +1,5 @@
-"""Memory accounting: bytes of a model in memory, and the allocator settings of the process."""
+"""Memory accounting: bytes of a model in memory."""
 
-import ctypes
 from array import array
 from collections.abc import Iterable, Mapping, Sized
 from functools import cache
@@ -22,24 +21,6 @@ SHARED_BYTES = 512
 
 _OF_NO_SIZE = frozenset((type(None), bool))
 _ALONE = frozenset((str, bytes, bytearray, int, float, array, np.float64, np.int64))
-
-# Options of mallopt: free memory that is kept, and the size from which a block has its own mapping.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-KEPT_BYTES, LARGE_BLOCK_BYTES = 8 << 20, 4 << 20
-
-
-def keep_freed_blocks() -> None:
-    """Make the GNU allocator keep freed blocks instead of returning them to the kernel.
-
-    Clearing a megabyte of new pages takes as long as learning hundreds of rows. By default the
-    GNU C library keeps twice its largest block so far, and the blocks of request bodies come
-    and go together. Other C libraries are left as they are.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_TRIM_THRESHOLD, KEPT_BYTES)
-        set_option(_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
-
 
 WIDE, NARROWER = 1 << 12, 6
 """Features from which a learner is not built to be measured, and the shift to narrow ones."""
@@ -105,10 +86,10 @@ def _kind_of(kind: Any) -> _Kind:
     return is_, _slots(kind), any("__dict__" in base.__dict__ for base in kind.__mro__)
 
 
-def _bytes_of(found: Iterable[Any], seen: dict[int, object]) -> int:
+def _bytes_of(objects: Iterable[Any], seen: dict[int, object]) -> int:
     """Bytes of the objects that are not in `seen`."""
     total = 0
-    for one in found:
+    for one in objects:
         of: Any = type(one)
         kind = _kind_of(of)
         is_ = kind[0]
@@ -163,8 +144,8 @@ def _is_shared(kind: Any) -> bool:
 
 
 def _slots(kind: Any) -> tuple[str, ...]:
-    found: list[str] = []
+    names: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
-        found += (slots,) if isinstance(slots, str) else slots
-    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
+        names += (slots,) if isinstance(slots, str) else slots
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

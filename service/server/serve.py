@@ -20,8 +20,8 @@ from dualstream import __version__
 from dualstream.service.http.connection_limits import MAX_CONNECTIONS, connection_limit
 from dualstream.service.http.protocol import protocol_of
 from dualstream.service.metrics.multiprocess import MetricsDirectory
-from dualstream.service.models.sizeof import keep_freed_blocks
 from dualstream.service.server.app import Application, create_app
+from dualstream.service.server.malloc import keep_freed_blocks
 from dualstream.service.server.stop_signals import handle_stop_signals
 from dualstream.service.settings import Settings, without_password
 

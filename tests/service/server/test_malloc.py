@@ -6,7 +6,8 @@ import resource
 import numpy as np
 import pytest
 
-from dualstream.service.models.sizeof import bytes_before_rows, bytes_of, keep_freed_blocks
+from dualstream.service.models.sizeof import bytes_before_rows, bytes_of
+from dualstream.service.server.malloc import keep_freed_blocks
 from dualstream.solvers import make_learner, resolve_spec, shared_ones
 
 
