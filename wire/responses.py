@@ -317,24 +317,6 @@ class Columns(MaybeStale, kw_only=True):
     columns: list[Column]
 
 
-class InferredColumn(Struct):
-    """What a column of a sample is, and why."""
-
-    name: str
-    type: Annotated[Any, about("A type of `columns`, or a role: label, id or weight.")]
-    reason: str
-    missing: Annotated[int, about("Rows in which it is missing.")]
-
-
-class Inferred(Struct):
-    """A proposal, as `dualstream infer --json` prints it."""
-
-    spec: Annotated[dict[str, Any], about("The fields task, labels and columns.")]
-    rows: Annotated[int, about("Rows of the sample that were read.")]
-    columns: list[InferredColumn]
-    warnings: list[str]
-
-
 # -- members ---------------------------------------------------------------------------------------
 
 

@@ -16,10 +16,11 @@ from dualstream.service.journal.audit import POSITION
 from dualstream.service.journal.protocol import Audited, Journal, JournalError, UnknownModel
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import unknown_model
 from dualstream.service.models.registry import check_model_id
 from dualstream.service.replica.controls import Kinds
 from dualstream.wire.changes import Change, ChangePage
-from dualstream.wire.problem_json import Problem, unknown_model
+from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/audit", tags=["audit"])
 

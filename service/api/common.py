@@ -15,11 +15,12 @@ from dualstream.service.codecs.row_schema import BadRow
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import key_reused
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.controls import Order
 from dualstream.service.replica.requests import Receipt
-from dualstream.wire.problem_json import Problem, key_reused
+from dualstream.wire.problem_json import Problem
 
 IdempotencyKey = Annotated[
     str | None, Header(description="The request is done once; a repeat gets the first answer.")

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.journal.protocol import Known
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import key_reused
 from dualstream.service.observability.tracing import start_child
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
@@ -24,7 +25,7 @@ from dualstream.service.replica.row_sums import (
     where_not,
 )
 from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
-from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, key_reused, quoted
+from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:

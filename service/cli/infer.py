@@ -26,7 +26,6 @@ from dualstream.service.cli.common import (
 )
 from dualstream.service.cli.rows import Format, row_files
 from dualstream.wire.printable import printable_json
-from dualstream.wire.responses import Inferred
 
 ROWS = 10_000
 
@@ -67,6 +66,7 @@ def infer(
     """
     from dualstream.service.features.infer.labels import TASKS
     from dualstream.service.features.infer.propose import propose
+    from dualstream.service.features.infer.responses import Inferred
     from dualstream.service.features.infer.sample import read_sample
 
     with ending(as_json):
@@ -76,8 +76,7 @@ def infer(
         sample = read_sample(given, rows)
         proposal = propose(sample, label, task)
     if as_json:
-        found = (proposal.spec, len(sample.rows), proposal.columns, proposal.warnings)
-        print_json(Inferred(*found))
+        print_json(Inferred(proposal.spec, len(sample.rows), proposal.columns, proposal.warnings))
     else:
         spec = msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode()
         typer.echo(printable_json(spec))

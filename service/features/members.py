@@ -28,6 +28,7 @@ from dualstream.service.http.request_head import stored_key_of
 from dualstream.service.journal.audit import Author, refused
 from dualstream.service.models.creation import check_size
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import key_reused
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_before_rows
 from dualstream.service.replica.controls import (
@@ -52,7 +53,7 @@ from dualstream.solvers import (
     check_cost,
     warm,
 )
-from dualstream.wire.problem_json import Problem, key_reused
+from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import Comparison, Member, Members
 
 router = APIRouter(prefix="/models/{model_id}", tags=["members"])

@@ -20,7 +20,8 @@ from dualstream.service.http.rate_limits import RateLimits
 from dualstream.service.http.send import send_problem
 from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
-from dualstream.wire.problem_json import Problem, unknown_model
+from dualstream.service.models.problems import unknown_model
+from dualstream.wire.problem_json import Problem
 
 NOTHING, PREDICT, LEARN, ADMIN = KeyScope
 Methods = Mapping[str, KeyScope]

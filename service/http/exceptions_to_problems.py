@@ -17,8 +17,9 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.journal.record import RecordError
+from dualstream.service.models.problems import unavailable, unreadable
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
-from dualstream.wire.problem_json import Problem, RowError, unavailable, unreadable
+from dualstream.wire.problem_json import Problem, RowError
 
 log = logging.getLogger("dualstream.http")
 

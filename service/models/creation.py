@@ -16,12 +16,13 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
 )
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import unknown_model
 from dualstream.service.models.registry import ModelRegistry, check_model_id
 from dualstream.service.models.sizeof import WIDE, bytes_before_rows
 from dualstream.service.replica.spec import canonical, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import check_cost, resolve_spec, width_of
-from dualstream.wire.problem_json import Problem, unknown_model
+from dualstream.wire.problem_json import Problem
 
 MAX_REPLACE_ATTEMPTS = 50
 """Attempts to replace a model that learns between the check and the replacement."""

@@ -22,10 +22,11 @@ from dualstream.service.journal.record import (
     make_key,
 )
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import key_reused
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
 from dualstream.solvers import why_not_as_served
-from dualstream.wire.problem_json import Problem, key_reused
+from dualstream.wire.problem_json import Problem
 
 _LABEL = Struct("<d")
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import JournalError, ModelChanged, ModelRecord
+from dualstream.service.models.problems import unavailable
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.spec import DamagedSpec, check_spec
-from dualstream.wire.problem_json import Problem, unavailable
+from dualstream.wire.problem_json import Problem
 
 log = logging.getLogger("dualstream.readiness")
 

@@ -26,6 +26,7 @@ from dualstream.service.models.compiled_specs import CompiledSpec, CompiledSpecs
 from dualstream.service.models.deps import Counters, ModelDeps
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import unavailable, unknown_model, unreadable
 from dualstream.service.models.store_status import StoreIdentity, StoreStatus
 from dualstream.service.models.waiting_requests import WaitingRequests
 from dualstream.service.replica.clock import SYSTEM_CLOCK, Clock
@@ -36,7 +37,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import DamagedSpec, check_spec
 from dualstream.service.settings import Settings
-from dualstream.wire.problem_json import Problem, quoted, unavailable, unknown_model, unreadable
+from dualstream.wire.problem_json import Problem, quoted
 from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
 log = logging.getLogger("dualstream.loader")

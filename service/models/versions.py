@@ -24,6 +24,7 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from dualstream.service.models.model import Model
+from dualstream.service.models.problems import unavailable
 from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.copies import fetch_copy, why_forgotten, why_no_way_back
 from dualstream.service.replica.fork_detection import Forked
@@ -31,7 +32,7 @@ from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
 from dualstream.service.replica.state import Captured, UnreadableCopy, read_copy
 from dualstream.solvers import Learner
-from dualstream.wire.problem_json import Problem, quoted, unavailable
+from dualstream.wire.problem_json import Problem, quoted
 
 VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # Attempts to name a copy. A new copy disappears only if its writer seems to be dead, or if a

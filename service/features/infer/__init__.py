@@ -6,5 +6,6 @@ sampled_values.py  what a column holds in the sample: distinct values by form
 kinds.py           the type of a column of features by the share of its values, and the reason
 labels.py          the label, the task, and columns that give the label away
 propose.py         the specification, checked by reading the sample with it
+responses.py       the proposal as JSON
 routes.py          POST /columns/infer; imports the others on its first request
 """

@@ -11,12 +11,12 @@ from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.features.infer.forms import is_number
 from dualstream.service.features.infer.kinds import Choice, is_entry_id, is_row_weight, kind_of
 from dualstream.service.features.infer.labels import Label, choose_label, leaks
+from dualstream.service.features.infer.responses import InferredColumn
 from dualstream.service.features.infer.sample import Sample
 from dualstream.service.features.infer.sampled_values import Seen, is_none, seen_in
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows.columns.spec import MAX_MISSING, own_missing
 from dualstream.wire.problem_json import quoted
-from dualstream.wire.responses import InferredColumn
 
 _DEFAULT_MARKS = ("", "NaN")
 _MAX_REFUSED = 0.1

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request, Response
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import answer
 from dualstream.service.features.feature import Feature
+from dualstream.service.features.infer.responses import Inferred
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
 from dualstream.wire.problem_json import Problem, quoted, shortened
-from dualstream.wire.responses import Inferred
 
 router = APIRouter(prefix="/columns", tags=["models"])
 
