@@ -9,7 +9,8 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers import Batch, ColumnProfile, Outcome, make_learner, resolve_spec
+from dualstream.solvers import Batch, Outcome, make_learner, resolve_spec
+from dualstream.solvers.profile import ColumnProfile
 
 Floats = npt.NDArray[np.float64]
 NAMED = resolve_spec({})

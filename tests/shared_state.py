@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers import FixedSpec, WorkedOut
 from dualstream.solvers.profile.names import ColumnNames
+from dualstream.solvers.spec_cache import FixedSpec, WorkedOut
 
 _SHARED = ModuleType | FixedSpec | WorkedOut | ColumnNames
 

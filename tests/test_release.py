@@ -10,7 +10,7 @@ import dualstream
 from dualstream.service.archive.format import MAGIC
 from dualstream.service.journal.record import format as record_format
 from dualstream.service.journal.sqlite import schema
-from dualstream.solvers import APPLY_VERSION
+from dualstream.solvers.numeric_identity import APPLY_VERSION
 from dualstream.solvers.protocols import checksummed_state as state_format
 from dualstream.solvers.spec.resolve import SPEC_VERSION
 

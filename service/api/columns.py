@@ -12,7 +12,7 @@ from dualstream.service.api.views import answer, staleness
 from dualstream.service.codecs.table_columns import RESERVED
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
-from dualstream.solvers import Column as Profile
+from dualstream.solvers.profile import Column as Profile
 from dualstream.wire.responses import Column, Columns, FrequentValue
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])

@@ -22,7 +22,8 @@ from dualstream.service.metrics import Telemetry
 from dualstream.service.models.model import Model
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.solvers import Certificate, Learner, support_of
+from dualstream.solvers import Certificate, Learner
+from dualstream.solvers.protocols import sparse_support
 from dualstream.wire.problem_json import Problem
 
 DEFAULT_INTERVAL_MS = 500
@@ -224,7 +225,7 @@ def _gap_of(certificate: Certificate) -> dict[str, Any]:
 
 def _support_of(learner: Learner) -> dict[str, Any] | None:
     """Size and stability of the support; None for models that do not track it."""
-    found = support_of(learner)
+    found = sparse_support.support_of(learner)
     if found is None:
         return None
     return {

@@ -9,7 +9,8 @@ import numpy as np
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import run_view_in_thread
 from dualstream.service.models.model import Model
-from dualstream.solvers import Batch, Explanation as Explained, Learner, NotExpressible, explain
+from dualstream.solvers import Batch, Learner, NotExpressible, explain
+from dualstream.solvers.protocols.explanation import Explanation as Explained
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.schemas import (
     MAX_EXPLAINED,

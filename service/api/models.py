@@ -20,17 +20,12 @@ from dualstream.service.models.model import Model as Served
 from dualstream.service.models.readiness import PAGE
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.spec import read_spec
-from dualstream.solvers import (
-    Coefficients,
-    class_label,
-    coefficients_of,
-    local_phases_of,
-    member_learner,
-    support_of,
-    survey_weights,
-    weights_dim,
-)
 from dualstream.solvers.export.source import json_list_of
+from dualstream.solvers.protocols import served_weights, sparse_support
+from dualstream.solvers.protocols.member_learner import member_learner
+from dualstream.solvers.rows.class_names import class_label
+from dualstream.solvers.rows.intercept import weights_dim
+from dualstream.solvers.semiparametric.coefficients import Coefficients, coefficients_of
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import (
     Member,
@@ -212,7 +207,7 @@ def _weights_of(model: Served, top: int, member: str | None) -> dict[str, Any]:
     else:
         one = model.members().member_served_weights(member)
         scores, intercept = [one], one.intercept
-    survey = survey_weights(scores, top)
+    survey = served_weights.survey_weights(scores, top)
     return {
         "seq": model.replica.seq,
         "dim": weights_dim(learner.spec) if survey.dim is None else survey.dim,
@@ -252,11 +247,11 @@ async def read_support(model_id: str, request: Request) -> Response:
 def _support_view_of(model: Served) -> dict[str, Any]:
     """Fields of Support. Runs in a view. Raises Problem 404."""
     names = model.replica.names
-    found = support_of(model.replica.learner)
+    found = sparse_support.support_of(model.replica.learner)
     if found is None:
         reason = f"{model.replica.spec['algorithm']} does not track its support; see weights"
         raise Problem(404, "no-support", reason)
-    phases = local_phases_of(model.replica.learner)
+    phases = sparse_support.local_phases_of(model.replica.learner)
     return {
         "seq": model.replica.seq,
         "features": json_list_of(

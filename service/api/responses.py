@@ -24,7 +24,9 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.solvers import MAX_CLASSES, Batch, Learner, class_label, classes_of
+from dualstream.solvers import Batch, Learner
+from dualstream.solvers.protocols.served_form import classes_of
+from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label
 from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 

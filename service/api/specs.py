@@ -8,9 +8,10 @@ from msgspec import Struct
 from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.views import answer
 from dualstream.service.http.openapi import returns
-from dualstream.solvers import InvalidSpec, check_cost, resolve_spec
+from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.solvers.rows.batch import MAX_DIM
 from dualstream.solvers.rows.hashing import MAX_BITS
+from dualstream.solvers.spec import cost
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.wire.problem_json import shortened
 from dualstream.wire.responses import about
@@ -105,7 +106,7 @@ async def resolve(request: Request) -> Response:
     try:
         spec = resolve_spec(given)
         registry.deps.features.check_spec(spec)
-        check_cost(spec)
+        cost.check_cost(spec)
     except InvalidSpec as error:
         wrong = [WrongField(shortened(one.field), shortened(str(one))) for one in error.violations]
         return answer(ResolvedSpec(None, wrong))

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Response
 
 from dualstream.service.models.model import Model
-from dualstream.solvers import MemberView
+from dualstream.solvers.protocols.member_learner import MemberView
 from dualstream.wire.responses import Counted, Member
 
 NULL_REASON = (

@@ -26,7 +26,8 @@ from dualstream.service.codecs.table_columns import (
     pandas_index,
     with_warnings,
 )
-from dualstream.solvers import Batch, InvalidRow, class_places, hash_names
+from dualstream.solvers import Batch, InvalidRow
+from dualstream.solvers.rows import class_names, hashing
 from dualstream.wire.chunking.arrow_messages import streams_in
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.text_values import EXACT
@@ -208,7 +209,7 @@ class _Layout:
         self._arrow_schema = arrow_schema
         self.names = [columns.names[column] for column in columns.features]
         if schema.is_hashed:
-            self.indices = hash_names(self.names, _bits(schema)).astype(np.int32)
+            self.indices = hashing.hash_names(self.names, _bits(schema)).astype(np.int32)
         else:
             self.indices = np.array([schema.index(name) for name in self.names], np.int32)
         values = _values_of(pa, arrow_schema)
@@ -303,7 +304,9 @@ class _Columns:
             x, labels, weights = x[self.is_good], labels[self.is_good], weights[self.is_good]
         classes: tuple[str, ...] = ()
         if self._class_of:
-            labels, classes = class_places([str(self._class_of[code]) for code in labels.tolist()])
+            labels, classes = class_names.class_places(
+                [str(self._class_of[code]) for code in labels.tolist()]
+            )
         if self._layout.is_sorted:
             entries = self._sorted_rows(x)
         else:
@@ -400,7 +403,7 @@ class _Columns:
         self.is_good &= np.array(is_good)[codes]
         composed = self._schema.composed
         shown = [f"{name}={composed(kind or '')}" for kind in kinds]
-        return shown, codes, hash_names(shown, _bits(self._schema))[codes]
+        return shown, codes, hashing.hash_names(shown, _bits(self._schema))[codes]
 
     def _read_numbers_of_labels(self, column: np.ndarray) -> None:
         if self._schema.task == "regression":

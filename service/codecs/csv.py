@@ -23,7 +23,7 @@ from dualstream.service.codecs.table_columns import (
     with_warnings,
 )
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
-from dualstream.solvers import hash_names
+from dualstream.solvers.rows import hashing
 from dualstream.solvers.rows.text import (
     FEATURE,
     LABEL,
@@ -206,7 +206,7 @@ def _header_arrays(
     indices = np.zeros(len(kinds), np.int32)
     names = [columns.names[column] for column in columns.features]
     if schema.is_hashed:
-        indices[columns.features] = hash_names(names, (schema.dim - 1).bit_length())
+        indices[columns.features] = hashing.hash_names(names, (schema.dim - 1).bit_length())
     else:
         indices[columns.features] = [schema.index(name) for name in names]
     encoded = [name.encode() for name in columns.names]

@@ -19,7 +19,8 @@ from dualstream.service.codecs.row_schema import (
     unescaped_step,
 )
 from dualstream.service.codecs.text_fields import label_of
-from dualstream.solvers import BadColumn, Batch, ColumnReader, class_places
+from dualstream.solvers import BadColumn, Batch, ColumnReader
+from dualstream.solvers.rows import class_names
 from dualstream.solvers.rows.text import order_by_entries
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.text_values import nfc
@@ -114,7 +115,7 @@ def labels_and_classes(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels and classes of a Batch, from numbers or class texts."""
     if len(labels) and isinstance(labels[0], str):
-        return class_places([str(text) for text in labels])
+        return class_names.class_places([str(text) for text in labels])
     return np.asarray(labels, np.float64), ()
 
 

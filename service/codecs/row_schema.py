@@ -8,9 +8,12 @@ from math import isnan
 from typing import Any, NoReturn
 from unicodedata import is_normalized
 
-from dualstream.solvers import ColumnReader, NamePlaces, class_text, sorted_row, width_of
+from dualstream.solvers import ColumnReader
 from dualstream.solvers.jit import Indices
+from dualstream.solvers.rows import intercept
+from dualstream.solvers.rows.class_names import class_text
 from dualstream.solvers.rows.columns.plan import ColumnPlan, NoPlan
+from dualstream.solvers.rows.hashing import NamePlaces, sorted_row
 from dualstream.solvers.rows.text import MAX_ROW_NAMES, PlaceTable
 from dualstream.wire.problem_json import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
@@ -127,7 +130,7 @@ class RowSchema:
     def __init__(self, spec: dict[str, Any], limits: RowLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         features = spec["features"]
-        self.dim = width_of(features)
+        self.dim = intercept.width_of(features)
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"

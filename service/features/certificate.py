@@ -13,7 +13,8 @@ from dualstream.service.http.openapi import returns
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.models.model import Model
-from dualstream.solvers import Certificate as Certified, RefitError, why_no_reference
+from dualstream.solvers import Certificate as Certified, RefitError
+from dualstream.solvers.offline import refit_methods
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import Certificate, Reference
 
@@ -53,7 +54,7 @@ async def read_certificate(
 
 async def _reference(model: Model, member: str | None) -> Reference:
     """Raises Problem 404 if the model has no reference."""
-    why_not = why_no_reference(model.replica.spec)
+    why_not = refit_methods.why_no_reference(model.replica.spec)
     if member is not None:
         why_not = "a member has no reference of its own"
     if why_not is not None:

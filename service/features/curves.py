@@ -11,7 +11,9 @@ from dualstream.service.features.feature import Feature
 from dualstream.service.http.etag import not_modified, set_etag
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
-from dualstream.solvers import class_label, classes_of, curves_of
+from dualstream.solvers.protocols.curves import curves_of
+from dualstream.solvers.protocols.served_form import classes_of
+from dualstream.solvers.rows.class_names import class_label
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import Curve, Curves
 

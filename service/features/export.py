@@ -12,9 +12,10 @@ from dualstream.service.features.feature import Feature
 from dualstream.service.http.body_memory import body_of
 from dualstream.service.http.etag import etag_of, not_modified, set_etag
 from dualstream.service.models.model import Model
-from dualstream.solvers import NotExpressible, numbers_in
+from dualstream.solvers import NotExpressible
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, source_of
 from dualstream.solvers.export.formats import MAX_NUMBERS
+from dualstream.solvers.protocols import served_form
 from dualstream.wire.problem_json import Problem
 
 router = APIRouter(prefix="/models", tags=["models"])
@@ -70,7 +71,7 @@ async def export_model(
         # the event loop at each small array.
         async with request.app.state.exporting:
             source = await model.replica.view(read)
-            numbers = min(numbers_in(source.form), MAX_NUMBERS)
+            numbers = min(served_form.numbers_in(source.form), MAX_NUMBERS)
             body_of(request.scope).reserve(WRITER_BYTES * numbers)
             body = await asyncio.to_thread(written.write, source)
     except NotExpressible as reason:

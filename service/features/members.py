@@ -43,16 +43,9 @@ from dualstream.service.replica.controls import (
 )
 from dualstream.service.replica.requests import ControlRequest, Receipt, requested_by
 from dualstream.service.replica.spec import canonical
-from dualstream.solvers import (
-    MEMBER_NAME,
-    InvalidSpec,
-    MemberError,
-    MemberLearner,
-    MemberView,
-    UnknownMember,
-    check_cost,
-    warm,
-)
+from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
+from dualstream.solvers.protocols import member_learner
+from dualstream.solvers.spec import cost, make_learner
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import Comparison, Member, Members
 
@@ -190,7 +183,7 @@ async def compare_members(
     return answer(Comparison(model=model_id, seq=seq, **asdict(found), **staleness(model)))
 
 
-def known_member(learner: MemberLearner, name: str) -> MemberView:
+def known_member(learner: member_learner.MemberLearner, name: str) -> member_learner.MemberView:
     """The member of this name. Raises UnknownMember."""
     view = find_member(learner, name)
     if view is None:
@@ -214,14 +207,16 @@ async def _members(model: Model) -> Response:
 async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
     """The control of this body. Compiles its kernels before any replica applies it. InvalidSpec."""
     name = given.get("name")
-    if name is not None and not (isinstance(name, str) and MEMBER_NAME.fullmatch(name)):
+    if name is not None and not (
+        isinstance(name, str) and member_learner.MEMBER_NAME.fullmatch(name)
+    ):
         allowed = "1 to 64 characters of A-Z a-z 0-9 . _ - that begin with a letter or digit"
         raise InvalidSpec("/name", name, allowed)
     requested = {field: value for field, value in given.items() if field != "name"}
     spec = await asyncio.to_thread(model.members().resolve_member, requested)
     if "algorithm" in spec:
-        check_cost(_alone(model, spec))
-        await asyncio.to_thread(warm, spec["algorithm"])
+        cost.check_cost(_alone(model, spec))
+        await asyncio.to_thread(make_learner.warm, spec["algorithm"])
     return MemberAdd(spec, name)
 
 

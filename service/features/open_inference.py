@@ -40,7 +40,9 @@ from dualstream.service.http.rate_limits import admit_rows
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
 from dualstream.service.models.model import Model
-from dualstream.solvers import class_label, classes_of, gives_probabilities, width_of
+from dualstream.solvers.protocols.served_form import classes_of, gives_probabilities
+from dualstream.solvers.rows import intercept
+from dualstream.solvers.rows.class_names import class_label
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import PredictedMany
 
@@ -98,7 +100,7 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
     if (reader := model.row_schema.columns) is not None:
         inputs = [_column(name, _DATATYPES[reader.kind_of(name)]) for name in reader.declared]
     elif features["kind"] == "indexed":
-        inputs = [{"name": "x", "datatype": "FP64", "shape": [-1, width_of(features)]}]
+        inputs = [{"name": "x", "datatype": "FP64", "shape": [-1, intercept.width_of(features)]}]
     return {"name": model_id, "platform": "dualstream", "inputs": inputs, "outputs": outputs}
 
 
@@ -192,7 +194,7 @@ def _rows_of(model: Model, inputs: Sequence[Tensor]) -> dict[str, Any]:
         assert isinstance(one.data, list)
         columns[one.name] = one.data
     if model.replica.spec["features"]["kind"] == "indexed":
-        return {"x": _indexed_rows(inputs, width_of(model.replica.spec["features"]))}
+        return {"x": _indexed_rows(inputs, intercept.width_of(model.replica.spec["features"]))}
     rows = inputs[0].shape[0] if inputs[0].shape else 0
     for one in inputs:
         if one.shape not in ([rows], [rows, 1]):

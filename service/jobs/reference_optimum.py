@@ -20,7 +20,8 @@ from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.journal.protocol import LogPosition
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
-from dualstream.solvers import RefitError, problems_of
+from dualstream.solvers import RefitError
+from dualstream.solvers.refit import refit
 
 TOL = 1e-4
 MAX_EPOCHS, MIN_EPOCHS = 300, 3
@@ -94,7 +95,7 @@ class References(Job):
             while True:
                 async with model.committer.between_groups():
                     place = replica.place
-                    problems = await replica.view(partial(problems_of, replica.learner))
+                    problems = await replica.view(partial(refit.problems_of, replica.learner))
                     losses = replica.parts.find(ServedLosses)
                     served = np.empty(0) if losses is None else losses.last(len(losses))
                 work = (place, problems, served, lambda: self._is_ending)

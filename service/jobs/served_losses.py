@@ -14,7 +14,8 @@ import numpy as np
 
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, StatePart
-from dualstream.solvers import Batch, CorruptState, Outcome, why_no_reference
+from dualstream.solvers import Batch, CorruptState, Outcome
+from dualstream.solvers.offline import refit_methods
 from dualstream.solvers.spec_cache import worked_out_once
 
 _MIN_LENGTH = 64
@@ -121,7 +122,7 @@ class ServedLosses(StatePart):
 @worked_out_once
 def _capacity_of(spec: Mapping[str, Any]) -> int:
     """Number of rows whose losses are kept: the rows that a reference optimum covers."""
-    if why_no_reference(spec) is not None:
+    if refit_methods.why_no_reference(spec) is not None:
         return 0
     window = spec["window"]
     length = 0 if isinstance(window, str) else int(window.get("length", 0))

@@ -9,8 +9,9 @@ from prometheus_client.registry import Collector
 
 from dualstream.service.metrics.families import Family, FamilyKind, ModelFamilies
 from dualstream.service.models.model import Model
-from dualstream.solvers import MemberView, local_phases_of, member_learner
 from dualstream.solvers.profile import MODERATE
+from dualstream.solvers.protocols import sparse_support
+from dualstream.solvers.protocols.member_learner import MemberView, member_learner
 
 STATE_AGE_S = 15.0
 """Age at which certificates, and the weights of a large model, are computed again."""
@@ -119,7 +120,7 @@ class ModelSeries(Collector):
         drifts = replica.profile.drifts(replica.names.are_full)
         for column, index in drifts[:COLUMNS_PER_MODEL]:
             self._put("column_drift", index if index >= MODERATE else None, column)
-        if (phases := local_phases_of(replica.learner)) is not None:
+        if (phases := sparse_support.local_phases_of(replica.learner)) is not None:
             for outcome in ("accepted", "refused", "unsolved"):
                 self._put("local_phases", getattr(phases, outcome), outcome)
             self._put("optimality_delta", phases.delta)

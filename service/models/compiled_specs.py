@@ -6,7 +6,8 @@ from dualstream.service.codecs import RowLimits, RowSchema
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.replica import UNMEASURED
 from dualstream.service.replica.spec import fixed_spec
-from dualstream.solvers import FixedSpec, Learner, make_learner
+from dualstream.solvers import Learner, make_learner
+from dualstream.solvers.spec_cache import FixedSpec
 
 MAX_SPECS = 1000
 """Specifications in the cache. Beyond this number it is cleared."""

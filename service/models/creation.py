@@ -21,7 +21,9 @@ from dualstream.service.models.registry import ModelRegistry, check_model_id
 from dualstream.service.models.sizeof import WIDE, bytes_before_rows
 from dualstream.service.replica.spec import canonical, read_spec
 from dualstream.service.settings import Settings
-from dualstream.solvers import check_cost, resolve_spec, width_of
+from dualstream.solvers import resolve_spec
+from dualstream.solvers.rows import intercept
+from dualstream.solvers.spec import cost
 from dualstream.wire.problem_json import Problem
 
 MAX_REPLACE_ATTEMPTS = 50
@@ -140,8 +142,8 @@ async def _check_before_building(
             return
         if may_replace is None:
             raise _other_spec(model_id)
-    check_cost(spec.resolved)
-    if width_of(spec.resolved["features"]) < WIDE:
+    cost.check_cost(spec.resolved)
+    if intercept.width_of(spec.resolved["features"]) < WIDE:
         return  # it is built and measured next
     try:
         size = await asyncio.to_thread(bytes_before_rows, spec.resolved)

@@ -25,7 +25,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
-from dualstream.solvers import why_not_as_served
+from dualstream.solvers.evaluation import late_label_scores
 from dualstream.wire.problem_json import Problem
 
 _LABEL = Struct("<d")
@@ -99,7 +99,7 @@ def packed_label(y: float) -> bytes:
 
 def check_may_wait(model: Model) -> None:
     """Raise Problem 409 if the learner cannot score rows as they were served."""
-    why_not = why_not_as_served(model.replica.spec)
+    why_not = late_label_scores.why_not_as_served(model.replica.spec)
     if why_not is not None:
         detail = f"rows of model {model.record.id!r} cannot wait for their labels: {why_not}"
         raise Problem(409, "cannot-remember", detail)

@@ -27,7 +27,7 @@ from dualstream.service.replica.requests import (
     Request,
     is_left,
 )
-from dualstream.solvers import MemberLearner, member_learner
+from dualstream.solvers.protocols.member_learner import MemberLearner, member_learner
 from dualstream.wire.problem_json import Problem
 
 log = logging.getLogger("dualstream.model")

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers import FixedSpec, WorkedOut, are_shared_ones, make_learner, width_of
+from dualstream.solvers import make_learner
+from dualstream.solvers.rows import intercept
+from dualstream.solvers.rows.shared_ones import are_shared_ones
+from dualstream.solvers.spec_cache import FixedSpec, WorkedOut
 
 SAMPLED_ITEMS = 64
 """Items of a longer list or dict that are measured. The rest is extrapolated."""
@@ -33,7 +36,7 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
     long as it is wide.
     """
     features = spec["features"]
-    width = width_of(features)
+    width = intercept.width_of(features)
     if width < WIDE:
         return bytes_of(make_learner(spec))
     sizes = []
@@ -44,7 +47,9 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
             else {"bits": features["bits"] - shift}
         )
         fewer = features | narrow
-        sizes.append((width_of(fewer), bytes_of(make_learner({**spec, "features": fewer}))))
+        sizes.append(
+            (intercept.width_of(fewer), bytes_of(make_learner({**spec, "features": fewer})))
+        )
     (first, size), (second, larger) = sizes
     return size + (larger - size) * (width - first) // (second - first)
 

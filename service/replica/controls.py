@@ -17,20 +17,11 @@ from dualstream.service.replica.copies import fetch_named_copy, why_no_way_back
 from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.parts import Arrays
 from dualstream.service.replica.state import PositionedState
-from dualstream.solvers import (
-    DUALS,
-    SOLUTION,
-    WEIGHTS,
-    InvalidSpec,
-    MemberError,
-    MemberLearner,
-    MemberView,
-    RefitError,
-    UnlearningError,
-    enter_refit,
-    member_learner,
-    why_not_refit,
-)
+from dualstream.solvers import InvalidSpec, MemberError, RefitError, UnlearningError
+from dualstream.solvers.offline import refit_methods
+from dualstream.solvers.protocols.member_learner import MemberLearner, MemberView, member_learner
+from dualstream.solvers.protocols.refit_weights import WEIGHTS
+from dualstream.solvers.refit import refit
 
 
 class ControlRefused(Exception):
@@ -240,7 +231,7 @@ def records_of(subject: PositionedState) -> int:
 
 
 def _refit(subject: PositionedState, order: Refit, arrays: Arrays) -> int | None:
-    if (why_not := why_not_refit(subject.learner.spec)) is not None:
+    if (why_not := refit_methods.why_not_refit(subject.learner.spec)) is not None:
         raise RefitError(why_not)
     if (paused := subject.parts.why_paused) is not None:
         raise RefitError(paused)
@@ -252,7 +243,7 @@ def _refit(subject: PositionedState, order: Refit, arrays: Arrays) -> int | None
         )
     if order.records is not None:
         _check_follows(subject, order.seq, order.records, int(arrays["rows"][0]))
-    retained = enter_refit(subject.learner, arrays)
+    retained = refit.enter_refit(subject.learner, arrays)
     if order.records is not None:
         subject.parts.on_weights_set(subject.seq + 1)
     return retained
@@ -304,5 +295,9 @@ ROLLBACK = Kind(
     Rollback, _rollback, prepare=fetch_named_copy, is_of_its_spec=True, keeps_fields=True
 )
 REFIT = Kind(
-    Refit, arrays=(DUALS, SOLUTION, WEIGHTS), take=_refit, is_of_its_spec=True, keeps_fields=True
+    Refit,
+    arrays=(refit.DUALS, refit.SOLUTION, WEIGHTS),
+    take=_refit,
+    is_of_its_spec=True,
+    keeps_fields=True,
 )

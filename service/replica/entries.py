@@ -18,7 +18,8 @@ from dualstream.service.journal.record import (
 )
 from dualstream.service.replica.first_responses import KeyedRequests
 from dualstream.service.replica.row_ids import NO_IDS, RowIds
-from dualstream.solvers import Batch, shared_ones
+from dualstream.solvers import Batch
+from dualstream.solvers.rows.shared_ones import shared_ones
 
 NamesSince = tuple[int, Sequence[tuple[int, str]]]
 """A log position, and (index, name) pairs of features known from it on."""

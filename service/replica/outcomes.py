@@ -17,7 +17,8 @@ import numpy as np
 
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.journal.record import Control
-from dualstream.solvers import CorruptState, MemberView, Outcome
+from dualstream.solvers import CorruptState, Outcome
+from dualstream.solvers.protocols.member_learner import MemberView
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,20 +43,11 @@ from dualstream.service.replica.row_ids import RowIds
 from dualstream.service.replica.spec import DamagedSpec
 from dualstream.service.replica.state import ModelState
 from dualstream.service.replica.views import ViewedState
-from dualstream.solvers import (
-    AsServed,
-    Batch,
-    Certificate,
-    InvalidSpec,
-    Learner,
-    Outcome,
-    Progressive,
-    as_served,
-    classes_of,
-    has_long_row,
-    learning_cost,
-    predicting_cost,
-)
+from dualstream.solvers import Batch, Certificate, InvalidSpec, Learner, Outcome, make_progressive
+from dualstream.solvers.evaluation import late_label_scores
+from dualstream.solvers.protocols.learner import has_long_row
+from dualstream.solvers.protocols.served_form import classes_of
+from dualstream.solvers.spec import cost
 
 T = TypeVar("T")
 Run = Callable[..., Coroutine[Any, Any, Any]]
@@ -108,14 +99,14 @@ class Replica(ViewedState):
             features.check_spec(self.spec)
         except InvalidSpec as error:
             raise DamagedSpec(f"this server cannot serve the spec: {error}") from error
-        self._as_served: AsServed | None = as_served(self.spec)
+        self._as_served: late_label_scores.AsServed | None = late_label_scores.as_served(self.spec)
         # Outcomes that a committer waits for, by the nonce of its append. Filled if the entry
         # reaches this replica in another way than from the committer.
         self.watched: dict[bytes, Applied | None] = {}
         self.member_certificates: dict[str, Certificate] = {}
         self._clock = clock
-        self.learning = Pace(learning_cost(self.learner), ratios.learning)
-        self.predicting = Pace(predicting_cost(self.learner), ratios.predicting)
+        self.learning = Pace(cost.learning_cost(self.learner), ratios.learning)
+        self.predicting = Pace(cost.predicting_cost(self.learner), ratios.predicting)
         self._set_cost()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -174,8 +165,8 @@ class Replica(ViewedState):
     def _set_cost(self) -> None:
         """Estimate the rows' cost again: classes or members may have been added."""
         self._paced, self._classes = self.learner, len(classes_of(self.learner))
-        self.learning.estimate(learning_cost(self.learner))
-        self.predicting.estimate(predicting_cost(self.learner))
+        self.learning.estimate(cost.learning_cost(self.learner))
+        self.predicting.estimate(cost.predicting_cost(self.learner))
 
     # -- applying --------------------------------------------------------------------------------
 
@@ -413,7 +404,7 @@ class Replica(ViewedState):
         if batch.served is not None and self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
         if (first := outcome.relearned) > 0:
-            self.progress = Progressive.of(self.spec)
+            self.progress = make_progressive(self.spec)
             self.progress.count(batch[first:], outcome[first:], first_seq + first)
         else:
             self.progress.count(batch, outcome, first_seq)

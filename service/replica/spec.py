@@ -10,7 +10,8 @@ from dualstream.service.concurrency import INLINE_S, run_long_in_thread
 from dualstream.service.journal.chain import is_of_spec
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.journal.record import CorruptRecord
-from dualstream.solvers import FixedSpec, making_seconds
+from dualstream.solvers.spec import cost
+from dualstream.solvers.spec_cache import FixedSpec
 
 T = TypeVar("T")
 
@@ -56,6 +57,6 @@ def spec_of(record: ModelRecord) -> FixedSpec:
 
 async def run_making(spec: Mapping[str, Any], work: Callable[..., T], *args: Any) -> T:
     """Do work that makes a learner of a specification, in a thread if it takes long."""
-    if making_seconds(spec) <= INLINE_S:
+    if cost.making_seconds(spec) <= INLINE_S:
         return work(*args)
     return await run_long_in_thread(work, *args)

@@ -30,19 +30,19 @@ from dualstream.service.replica.parts import Arrays, ArraysByPrefix, MakeParts, 
 from dualstream.service.replica.spec import check_spec, fixed_spec
 from dualstream.solvers import (
     Batch,
-    ColumnProfile,
     CorruptState,
     Learner,
     Outcome,
     Progressive,
-    check_arrays,
-    digest_of,
     dump,
     load,
     make_learner,
     numeric_identity,
-    width_of,
 )
+from dualstream.solvers.profile import ColumnProfile
+from dualstream.solvers.protocols import checksummed_state
+from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows import intercept
 
 NO_PREFIX = "."
 """Key of the arrays whose names have no prefix."""
@@ -159,7 +159,7 @@ class Captured:
 
     def state_digest(self) -> str:
         """SHA-256 in hex, equal for two states with the same bits. Excludes bookkeeping."""
-        return digest_of(self.arrays, {})
+        return checksummed_state.digest_of(self.arrays, {})
 
 
 def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:
@@ -259,7 +259,7 @@ class PositionedState:
         self.incarnation = record.incarnation
         check_spec(record)
         self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
-        self.dim = width_of(self.spec["features"])
+        self.dim = intercept.width_of(self.spec["features"])
         self.make_parts = make_parts
         self._kept_answers = kept_answers
         self.lineage = Lineage()

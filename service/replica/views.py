@@ -12,7 +12,9 @@ from dualstream.service.concurrency import run_to_completion, run_view_in_thread
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.state import Captured, PositionedState
-from dualstream.solvers import Certificate, certificates_of_members, classes_of
+from dualstream.solvers import Certificate
+from dualstream.solvers.protocols import member_learner
+from dualstream.solvers.protocols.served_form import classes_of
 
 T = TypeVar("T")
 
@@ -88,7 +90,7 @@ class ViewedState(PositionedState):
     def certified(self) -> Certificate | None:
         """As `certify` with the current state. Call it in a view."""
         self.certificate = self.learner.certificate()
-        self.member_certificates = certificates_of_members(self.learner)
+        self.member_certificates = member_learner.certificates_of_members(self.learner)
         self.certified_at = self._clock.now()
         return self.certificate
 

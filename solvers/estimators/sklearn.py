@@ -452,7 +452,7 @@ class PortfolioClassifier(_OfPortfolio, _Classifier):
     Attributes
     ----------
     model_ : its `learner`
-    members_ : for two classes, the figures of each member, as a list of `solvers.MemberView`
+    members_ : for two classes, the figures of each member, as a list of `MemberView`
     classes_ : the labels, sorted
     """
 
@@ -480,7 +480,7 @@ class PortfolioRegressor(_OfPortfolio, _Regressor):
     Attributes
     ----------
     model_ : its `learner`
-    members_ : figures of each member, as a list of `solvers.MemberView`
+    members_ : figures of each member, as a list of `MemberView`
     """
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers import NotExpressible, numbers_in
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.export.source import Source
+from dualstream.solvers.protocols.served_form import numbers_in
 
 MAX_NUMBERS = 1 << 24
 """Maximum numbers of an exported model: 128 MiB, and twice as much as text."""

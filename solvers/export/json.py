@@ -8,21 +8,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dualstream.solvers import (
+from dualstream.solvers.export.refusals import refuse_nonlinear
+from dualstream.solvers.export.source import Source, json_list
+from dualstream.solvers.protocols.served_form import (
     BalancedForm,
     ClassMixture,
     Form,
     FourierForm,
     Linear,
+    Mixture,
     NormForm,
     NystroemForm,
     Part,
     ScoreForm,
     StageForm,
 )
-from dualstream.solvers.export.refusals import refuse_nonlinear
-from dualstream.solvers.export.source import Source, json_list
-from dualstream.solvers.protocols.served_form import Mixture
 
 
 def write(source: Source) -> bytes:

@@ -2,9 +2,16 @@
 
 import numpy as np
 
-from dualstream.solvers import BalancedForm, Form, Linear, NormForm, NotExpressible, ScoreForm
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.export.refusals import refuse_nonlinear
-from dualstream.solvers.protocols.served_form import Mixture
+from dualstream.solvers.protocols.served_form import (
+    BalancedForm,
+    Form,
+    Linear,
+    Mixture,
+    NormForm,
+    ScoreForm,
+)
 
 
 def one_weight_a_feature(form: Form) -> list[Linear]:

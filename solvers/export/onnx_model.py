@@ -11,11 +11,11 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 
-from dualstream.solvers import Form, NotExpressible, ScoreForm, columns_of
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.export.onnx_graph_builder import Graph
 from dualstream.solvers.export.onnx_scores import scores_of
 from dualstream.solvers.export.source import Source
-from dualstream.solvers.protocols.served_form import Linear, Mixture
+from dualstream.solvers.protocols.served_form import Form, Linear, Mixture, ScoreForm, columns_of
 
 MAX_WEIGHTS = 1 << 24
 """Maximum of columns times sums of weights, each of which has one weight per column."""

@@ -4,11 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualstream.solvers import ClassMixture, Form, Linear, NumberMixture, ScoreForm
 from dualstream.solvers.export.onnx_graph_builder import Graph
 from dualstream.solvers.export.onnx_nonlinear import nonlinear_score
 from dualstream.solvers.export.onnx_stages import behind
-from dualstream.solvers.protocols.served_form import Mixture, Stack
+from dualstream.solvers.protocols.served_form import (
+    ClassMixture,
+    Form,
+    Linear,
+    Mixture,
+    NumberMixture,
+    ScoreForm,
+    Stack,
+)
 
 
 def scores_of(graph: Graph, form: Form, rows: str, columns: np.ndarray) -> list[str]:

@@ -4,8 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dualstream.solvers import BalancedForm, FourierForm, NormForm, NystroemForm, StageForm
 from dualstream.solvers.export.onnx_graph_builder import Graph
+from dualstream.solvers.protocols.served_form import (
+    BalancedForm,
+    FourierForm,
+    NormForm,
+    NystroemForm,
+    StageForm,
+)
 
 _FIRST_DENSE_ROW = 21.0
 _TINY, _ROUNDING = 1e-290, 1e-30

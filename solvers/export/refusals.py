@@ -1,8 +1,9 @@
 """Why a format cannot express a nonlinear model, and which formats can."""
 
-from dualstream.solvers import Form, NotExpressible
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.protocols.served_form import (
     Curves,
+    Form,
     Mixture,
     Neighbours,
     Net,

@@ -8,8 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dualstream.solvers import Form, class_label, classes_of, gives_probabilities
-from dualstream.solvers.protocols.served_form import served_form
+from dualstream.solvers.protocols.served_form import (
+    Form,
+    classes_of,
+    gives_probabilities,
+    served_form,
+)
+from dualstream.solvers.rows.class_names import class_label
 
 _PIECE = 1 << 16
 

@@ -17,7 +17,7 @@ import struct
 
 import numpy as np
 
-from dualstream.solvers import NotExpressible
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.export.linear import one_weight_a_feature
 from dualstream.solvers.export.source import Source
 

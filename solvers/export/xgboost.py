@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dualstream.solvers import NotExpressible
+from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.export.refusals import name_of
 from dualstream.solvers.export.source import Source
 from dualstream.solvers.protocols.served_form import Mixture, NonlinearScore, Trees

@@ -20,7 +20,7 @@ from dualstream.service.concurrency import (
     run_in_thread,
     run_to_completion,
 )
-from dualstream.solvers import Cost
+from dualstream.solvers.spec.cost import Cost
 
 
 @pytest.fixture

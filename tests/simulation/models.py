@@ -18,14 +18,10 @@ from dualstream.service.journal.record import KeyKind, Rows, make_key
 from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Order, Promote
 from dualstream.service.replica.requests import ControlRequest, Receipt, Request
 from dualstream.service.replica.spec import canonical
-from dualstream.solvers import (
-    AsServed,
-    Batch,
-    make_learner,
-    member_learner,
-    resolve_spec,
-    why_not_unlearn,
-)
+from dualstream.solvers import Batch, make_learner, resolve_spec
+from dualstream.solvers.evaluation.late_label_scores import AsServed
+from dualstream.solvers.protocols.member_learner import member_learner
+from dualstream.solvers.protocols.unlearner import why_not_unlearn
 
 DIM = 3
 SCALE = 16.0

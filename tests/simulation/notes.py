@@ -12,7 +12,7 @@ from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import AnyRequest, OutcomeForgotten, Receipt, Request
-from dualstream.solvers import problems_of
+from dualstream.solvers.refit.refit import problems_of
 from tests.simulation.late import LateNotes
 from tests.simulation.log import Log
 from tests.simulation.losses import LossNotes

@@ -18,7 +18,8 @@ from dualstream.service.features.refits.window import Window
 from dualstream.service.journal.record import Control
 from dualstream.service.models.model import Model
 from dualstream.service.replica.outcomes import ControlOutcome
-from dualstream.solvers import State, begin_refit
+from dualstream.solvers import State
+from dualstream.solvers.refit.refit import begin_refit
 from tests.simulation import models
 from tests.simulation.log import Log
 from tests.simulation.loop import Gone

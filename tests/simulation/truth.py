@@ -15,8 +15,9 @@ from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.service.replica.state import ModelState, read_copy
-from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner, problems_of
+from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner
 from dualstream.solvers.profile import ColumnProfile
+from dualstream.solvers.refit.refit import problems_of
 from tests.simulation import models
 from tests.simulation.late import LateRow, late_rows
 from tests.simulation.log import Log

@@ -5,25 +5,23 @@ from itertools import product
 
 import numpy as np
 import pytest
+from dualstream.solvers.spec.make_learner import warm
 
 from dualstream.solvers import (
     Batch,
     CorruptState,
-    FixedSpec,
     InvalidRow,
-    Progressive,
     ShapeMismatch,
-    are_shared_ones,
-    compiled_signatures,
     dump,
     load,
     make_learner,
+    make_progressive,
     resolve_spec,
-    shared_ones,
-    warm,
 )
-from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.jit import DISABLED, compiled_signatures
+from dualstream.solvers.rows.shared_ones import are_shared_ones, shared_ones
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from dualstream.solvers.spec_cache import FixedSpec
 from tests.shared_state import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream
 from tests.solvers.support import content, relabelled, rescaled
@@ -116,7 +114,7 @@ def test_no_kernel_is_compiled_while_learners_run():
         learner.predict(stream(spec, 20, seed=1))
         learner.certificate()
         learner.restore(learner.state())
-        metrics = Progressive.of(learner.spec)
+        metrics = make_progressive(learner.spec)
         batch = stream(spec, 5, seed=2)
         out = learner.learn(batch)
         metrics.update(batch.labels, out.scores, out.losses, ~out.rejected)
@@ -370,7 +368,7 @@ def test_metrics_count_what_was_learned(subtests):
     for spec in SPECS.values():
         with subtests.test(spec=spec):
             learner, batch = make_learner(spec), rescaled(stream(spec, N), range(3, N, 7), 1e100)
-            whole, by_row = Progressive.of(learner.spec), Progressive.of(learner.spec)
+            whole, by_row = make_progressive(learner.spec), make_progressive(learner.spec)
             out = learner.learn(batch)
             whole.update(batch.labels, out.scores, out.losses, ~out.rejected)
             for i in range(N):

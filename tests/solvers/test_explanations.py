@@ -5,19 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from dualstream.solvers import (
-    Batch,
-    NotExpressible,
-    ShapeMismatch,
-    classes_of,
-    curves_of,
-    dump,
-    explain,
-    make_learner,
-)
+from dualstream.solvers import Batch, NotExpressible, ShapeMismatch, dump, explain, make_learner
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import SHARED, net_kernels
 from dualstream.solvers.portfolio import stack_kernels as stack, weighting_kernels as rule
+from dualstream.solvers.protocols.curves import curves_of
+from dualstream.solvers.protocols.served_form import classes_of
 from tests.solvers.nonlinear.streams import learner_of, waves
 from tests.solvers.specs import DIM, SPECS, stream
 

@@ -13,16 +13,9 @@ import numpy as np
 
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, LearnRows, StatePart
-from dualstream.solvers import (
-    QUANTITIES,
-    Batch,
-    CorruptState,
-    Learner,
-    Outcome,
-    State,
-    check_arrays,
-    guard_of,
-)
+from dualstream.solvers import Batch, CorruptState, Learner, Outcome, State
+from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
+from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import GuardTripped, Pause
 

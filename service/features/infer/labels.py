@@ -10,7 +10,8 @@ from dualstream.service.codecs.text_fields import label_of
 from dualstream.service.features.infer.forms import Form, is_number, is_whole
 from dualstream.service.features.infer.kinds import parts_of_name
 from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, is_none, key_of
-from dualstream.solvers import MAX_CLASSES, resolve_spec
+from dualstream.solvers import resolve_spec
+from dualstream.solvers.rows import class_names
 from dualstream.solvers.rows.columns.values import as_number
 from dualstream.wire.text_values import nfc
 
@@ -93,7 +94,9 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
         reason = f"negative {labels[0]!r}, positive {labels[1]!r}" if labels else "true and false"
     elif task == "regression" and not seen.all_are(is_number):
         raise BadInput(f"the label {seen.name!r} has values that are no numbers: not a regression")
-    elif task == "multiclass" and (distinct > MAX_CLASSES or not seen.all_are(_is_class)):
+    elif task == "multiclass" and (
+        distinct > class_names.MAX_CLASSES or not seen.all_are(_is_class)
+    ):
         raise BadInput(f"the label {seen.name!r} has {distinct:,} values; they are no classes")
     if distinct == 1:
         reason = "one value in the sample; give more rows"

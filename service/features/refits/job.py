@@ -39,17 +39,14 @@ from dualstream.service.models.model import Model
 from dualstream.service.replica.controls import Refit, records_of
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
-from dualstream.solvers import (
+from dualstream.solvers import Batch, RefitError
+from dualstream.solvers.offline.refit_methods import (
     WINDOW_ROWS,
-    Batch,
-    RefitError,
-    RefitRun,
-    begin_refit,
-    problems_of,
     refit_methods,
     takes_weights,
     why_not_refit,
 )
+from dualstream.solvers.refit import refit
 
 log = logging.getLogger("dualstream.refits")
 
@@ -269,7 +266,7 @@ class Refits(Job):
                 job.seq = origin.seq
                 records = records_of(model.replica)
                 learner = model.replica.learner
-                problems = await model.replica.view(partial(problems_of, learner))
+                problems = await model.replica.view(partial(refit.problems_of, learner))
             rows = None
             if job.window_rows is not None:
                 requested = job.seq, job.window_rows
@@ -360,11 +357,11 @@ class Refits(Job):
 def _solve(problems: Any, rows: Batch | None, job: RefitJob, ending: threading.Event) -> Any:
     """Runs in the solver thread. Raises RefitError."""
 
-    def look(run: RefitRun) -> None:
+    def look(run: refit.RefitRun) -> None:
         job.epochs, job.converged = run.epochs, run.converged
         job.relative_gap, job.dual = run.relative_gap, run.dual
 
-    run = begin_refit(problems, job.method, job.tol, job.max_epochs, rows, job.options)
+    run = refit.begin_refit(problems, job.method, job.tol, job.max_epochs, rows, job.options)
     job.rows = run.rows
     job.relative_gap_before, job.dual_before = run.relative_gap_before, run.dual_before
     if not run.run(ending.is_set, look):

@@ -14,13 +14,9 @@ from dualstream.service.features.refits.table import RefitJob, UnderWay
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
-from dualstream.solvers import (
-    ALL_METHODS,
-    MAX_WINDOW_ROWS,
-    InvalidSpec,
-    read_refit_options,
-    why_not_method,
-)
+from dualstream.solvers import InvalidSpec
+from dualstream.solvers.offline import refit_methods
+from dualstream.solvers.offline.options import read_refit_options
 from dualstream.wire.changes import Refit, Refits
 from dualstream.wire.problem_json import Problem
 
@@ -30,7 +26,7 @@ router = APIRouter(prefix="/models/{model_id}", tags=["refits"])
 class NewRefit(BaseModel, extra="forbid"):
     """Options of a refit."""
 
-    method: Literal[ALL_METHODS] | None = Field(  # type: ignore[valid-type]
+    method: Literal[refit_methods.ALL_METHODS] | None = Field(  # type: ignore[valid-type]
         None,
         description="`ipm`, `pdsg`, `mpd` for semiparametric models, the others for linear ones."
         " Default: that of the spec's `refit`, otherwise of the model. docs/guides/refit.md has"
@@ -54,7 +50,7 @@ class NewRefit(BaseModel, extra="forbid"):
     rows: int | None = Field(
         None,
         ge=1,
-        le=MAX_WINDOW_ROWS,
+        le=refit_methods.MAX_WINDOW_ROWS,
         description="Models that retain no rows: number of last journal records to use."
         " Default: that of the spec's `refit`, otherwise 10,000.",
     )
@@ -83,7 +79,7 @@ async def begin_refit(
     spec, refits = model.replica.spec, model.job(Jobs)
     own = spec.get("refit")
     method = requested.method or (own["method"] if own else refits.methods[0])
-    if (why_not := why_not_method(spec, method)) is not None:
+    if (why_not := refit_methods.why_not_method(spec, method)) is not None:
         detail = (
             f"model {model_id!r} cannot use {method}: {why_not}; use {', '.join(refits.methods)}"
         )

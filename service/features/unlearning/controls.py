@@ -7,7 +7,8 @@ import msgspec
 from dualstream.service.features.unlearning.state import DIGEST_BYTES, RetainedIds
 from dualstream.service.replica.controls import ControlRefused, Kind, Order
 from dualstream.service.replica.state import PositionedState
-from dualstream.solvers import UnlearningError, why_not_unlearn
+from dualstream.solvers import UnlearningError
+from dualstream.solvers.protocols import unlearner
 
 
 class Unlearn(Order, frozen=True):
@@ -24,7 +25,7 @@ def _unlearn(subject: PositionedState, order: Unlearn) -> None:
         raise ControlRefused(paused)
     ids = subject.parts.find(RetainedIds)
     if ids is None:
-        raise UnlearningError(why_not_unlearn(subject.spec))
+        raise UnlearningError(unlearner.why_not_unlearn(subject.spec))
     ids.unlearn(subject.learner, bytes.fromhex(order.sample), subject.seq + 1)
     subject.profile.forget_rows()  # it may hold values of the sample
     subject.parts.on_forgotten(subject.seq + 1)

@@ -14,7 +14,7 @@ from dualstream.service.journal.audit import Author
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import ControlRequest
-from dualstream.solvers import why_not_unlearn
+from dualstream.solvers.protocols import unlearner
 from dualstream.wire.changes import Unlearned
 from dualstream.wire.problem_json import Problem
 
@@ -37,7 +37,7 @@ async def unlearn_sample(model_id: str, sample_id: str, request: Request) -> Res
         detail = f"a sample id must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise Problem(422, "invalid-sample-id", detail)
     model = await registry_of(request).get(model_id)
-    why_not = why_not_unlearn(model.replica.spec)
+    why_not = unlearner.why_not_unlearn(model.replica.spec)
     if why_not is not None:
         raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")
     await model.refresh()

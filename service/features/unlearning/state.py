@@ -18,16 +18,8 @@ from dualstream.service.journal.record import KeyKind
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, StatePart
 from dualstream.service.replica.row_ids import RowIds
-from dualstream.solvers import (
-    Batch,
-    CorruptState,
-    Learner,
-    Outcome,
-    State,
-    UnlearningError,
-    unlearner,
-    why_not_unlearn,
-)
+from dualstream.solvers import Batch, CorruptState, Learner, Outcome, State, UnlearningError
+from dualstream.solvers.protocols.unlearner import unlearner, why_not_unlearn
 
 MAX_UNLEARNED_IDS = 1000
 """Number of unlearned ids that a model remembers."""

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dualstream.service.api import explanations
-from dualstream.solvers import Explanation, curves_of, explain
+from dualstream.solvers import explain
+from dualstream.solvers.protocols.curves import curves_of
+from dualstream.solvers.protocols.explanation import Explanation
 from dualstream.wire.schemas import MAX_EXPLAINED
 from tests.service.conftest import assert_problem
 

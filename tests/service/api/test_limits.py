@@ -11,7 +11,8 @@ import zstandard
 
 from dualstream.service.api import learn_and_predict as hot
 from dualstream.service.codecs import LONGEST_NAME, RowLimits, RowSchema, parse_body
-from dualstream.solvers import make_learner, resolve_spec, width_of
+from dualstream.solvers import make_learner, resolve_spec
+from dualstream.solvers.rows.intercept import width_of
 from dualstream.wire.chunking import chunks
 from dualstream.wire.problem_json import Problem
 from tests.service.conftest import SPEC, assert_problem

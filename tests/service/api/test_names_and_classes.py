@@ -16,14 +16,9 @@ from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
-from dualstream.solvers import (
-    Batch,
-    CorruptState,
-    class_places,
-    hash_names,
-    make_learner,
-    resolve_spec,
-)
+from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
+from dualstream.solvers.rows.class_names import class_places
+from dualstream.solvers.rows.hashing import hash_names
 from tests.service.conftest import assert_problem
 from tests.service.support import bits, lose_last_entry
 

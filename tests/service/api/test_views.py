@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.replica import views
-from dualstream.solvers import member_learner
+from dualstream.solvers.protocols.member_learner import member_learner
 from tests.service.api.support import Listener
 from tests.service.support import scraped
 from tests.solvers.specs import DIM, SPECS

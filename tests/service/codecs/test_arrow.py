@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from dualstream.service.codecs import arrow as arrow_rows, as_batch, parse_body
 from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.service.codecs.table_columns import columns_of
-from dualstream.solvers import hash_names
+from dualstream.solvers.rows.hashing import hash_names
 from dualstream.wire.problem_json import Problem
 from tests.fuzzing import examples
 from tests.service.codecs.line_strategies import SCHEMAS, labels_of, outcome

@@ -13,8 +13,9 @@ from dualstream.service.codecs.csv import RecordReader
 from dualstream.service.codecs.ndjson import SampleReader
 from dualstream.service.codecs.record_reader import parse_quickly
 from dualstream.service.codecs.vw import ExampleReader
-from dualstream.solvers import hash_names, resolve_spec
+from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.rows.text import PlaceTable
 from dualstream.solvers.rows.text.tokens import hash_bytes, sort_stably
 from tests.fuzzing import examples

@@ -13,7 +13,7 @@ from dualstream.consume.reader import Message
 from dualstream.consume.rows import BadMessage
 from dualstream.service.cli.rows import _texts, _values
 from dualstream.service.codecs import as_batch, parse_body, parse_named_row, parse_query_row
-from dualstream.solvers import hash_names
+from dualstream.solvers.rows.hashing import hash_names
 from dualstream.wire.problem_json import Problem
 from tests.service.codecs.support import HASHED, INDEXED, schema_of, stream_of
 

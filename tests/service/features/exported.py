@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from dualstream.solvers import Batch, class_places, make_learner
+from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.export import FORMATS, Source, source_of as export_source_of
+from dualstream.solvers.rows.class_names import class_places
 
 DIM = 12
 INDEXED = {"kind": "indexed", "dim": DIM}

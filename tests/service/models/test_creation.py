@@ -9,7 +9,8 @@ import pytest
 
 from dualstream.service.models import compiled_specs, creation, sizeof
 from dualstream.service.replica import state
-from dualstream.solvers import make_learner, resolve_spec, width_of
+from dualstream.solvers import make_learner, resolve_spec
+from dualstream.solvers.rows.intercept import width_of
 from tests.service.models.support import serving
 from tests.service.support import ADULT, bits
 

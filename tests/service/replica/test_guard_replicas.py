@@ -20,7 +20,8 @@ from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.replica.controls import Rollback
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
-from dualstream.solvers import Batch, guard_of, make_learner, resolve_spec
+from dualstream.solvers import Batch, make_learner, resolve_spec
+from dualstream.solvers.evaluation.guard import guard_of
 from tests.service.replica.snapshot_damage import SPEC, Kept, bits, run
 
 FIELDS = {"every": 5, "patience": 2, "history": 200, "after": 25}

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 import pytest
 
 import dualstream.service.journal.record  # noqa: F401 - its kernels are the service's
-from dualstream import solvers
 from dualstream.service.server import compile_kernels as kernels
 from dualstream.service.server.compile_kernels import PARSERS, kernel_modules, shares
 from dualstream.solvers import jit
-from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.jit import DISABLED, compiled_signatures
+from dualstream.solvers.spec.resolve import warm
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 200])
@@ -31,8 +31,8 @@ def test_each_module_is_in_one_share_and_none_is_much_larger(jobs):
 
 @pytest.mark.skipif(DISABLED, reason="nothing is compiled")
 def test_the_modules_are_all_that_have_kernels():
-    solvers.warm()
-    kernels = {name.rpartition(".")[0] for name in solvers.compiled_signatures()}
+    warm()
+    kernels = {name.rpartition(".")[0] for name in compiled_signatures()}
     kernels = {name for name in kernels if name.startswith("dualstream.")}
     assert "dualstream.service.journal.record.kernels" in kernels
     assert set(kernel_modules()) == kernels

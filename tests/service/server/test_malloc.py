@@ -8,7 +8,8 @@ import pytest
 
 from dualstream.service.models.sizeof import bytes_before_rows, bytes_of
 from dualstream.service.server.malloc import keep_freed_blocks
-from dualstream.solvers import make_learner, resolve_spec, shared_ones
+from dualstream.solvers import make_learner, resolve_spec
+from dualstream.solvers.rows.shared_ones import shared_ones
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not the GNU C library")

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 from river import checks, compose, datasets, preprocessing
 
-from dualstream.solvers import Batch, NamePlaces, hash_row, make_learner
+from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.estimators.river import (
     DualstreamClassifier,
     DualstreamRegressor,
     PortfolioClassifier,
     PortfolioRegressor,
 )
+from dualstream.solvers.rows.hashing import NamePlaces, hash_row
 
 ALGORITHMS = ("dual_ascent", "dc", "rda")
 MODELS = {f"binary, {name}": DualstreamClassifier(name) for name in ALGORITHMS} | {

@@ -6,15 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualstream.solvers import (
-    Batch,
-    CorruptState,
-    InvalidSpec,
-    dump,
-    guard_of,
-    make_learner,
-    resolve_spec,
-)
+from dualstream.solvers import Batch, CorruptState, InvalidSpec, dump, make_learner, resolve_spec
+from dualstream.solvers.evaluation.guard import guard_of
 from tests.solvers.specs import FEATURES, SPECS, stream
 
 FIELDS = {"mode": "warn", "every": 4, "patience": 2, "history": 40, "after": 24, "norm": 1.5}

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from dualstream.solvers import (
-    AsServed,
-    Batch,
-    Progressive,
-    make_learner,
-    resolve_spec,
-    why_not_as_served,
-)
+from dualstream.solvers import Batch, make_learner, make_progressive, resolve_spec
+from dualstream.solvers.evaluation.late_label_scores import AsServed, why_not_as_served
 from tests.solvers.specs import SPECS, stream
 
 CANNOT = {name for name, spec in SPECS.items() if why_not_as_served(resolve_spec(spec))}
@@ -66,7 +60,7 @@ def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
     np.testing.assert_allclose(got.losses[known], expected, rtol=1e-12)
     assert AsServed(spec).put(plain, own) is own
     # The metrics have the same bits for every split into batches.
-    whole, parts = Progressive.of(spec), Progressive.of(spec)
+    whole, parts = make_progressive(spec), make_progressive(spec)
     whole.count(batch, got)
     for at in range(len(batch)):
         piece = batch[at : at + 1]

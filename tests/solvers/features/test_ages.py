@@ -6,19 +6,11 @@ import random
 import numpy as np
 import pytest
 
-from dualstream.solvers import (
-    Batch,
-    CorruptState,
-    begin_refit,
-    enter_refit,
-    explain,
-    make_learner,
-    problems_of,
-    refit_methods,
-    resolve_spec,
-    why_not_unlearn,
-)
+from dualstream.solvers import Batch, CorruptState, explain, make_learner, resolve_spec
+from dualstream.solvers.offline.refit_methods import refit_methods
 from dualstream.solvers.protocols.learner import under
+from dualstream.solvers.protocols.unlearner import why_not_unlearn
+from dualstream.solvers.refit.refit import begin_refit, enter_refit, problems_of
 from dualstream.solvers.rows.hashing import NamePlaces, hash_row
 from tests.solvers.staging import batch_of, rows_of
 from tests.solvers.support import as_bytes

@@ -14,10 +14,10 @@ from dualstream.solvers import (
     load,
     make_learner,
     resolve_spec,
-    why_not_unlearn,
 )
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
+from dualstream.solvers.protocols.unlearner import why_not_unlearn
 from tests.solvers import reference
 from tests.solvers.general_reference import REGULARIZERS, General, primal_map
 from tests.solvers.online.dual_ascent_support import (

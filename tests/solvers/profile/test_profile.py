@@ -5,18 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dualstream.solvers import (
-    Batch,
-    ColumnProfile,
-    CorruptState,
-    Outcome,
-    dump,
-    hash_names,
-    resolve_spec,
-)
+from dualstream.solvers import Batch, CorruptState, Outcome, dump, resolve_spec
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.profile import ColumnNames, kernels as k
+from dualstream.solvers.profile import ColumnNames, ColumnProfile, kernels as k
 from dualstream.solvers.profile.stability_index import SMOOTHING
+from dualstream.solvers.rows.hashing import hash_names
 
 N = 600 if DISABLED else 6_000
 TYPES = {

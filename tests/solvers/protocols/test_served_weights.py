@@ -5,13 +5,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, make_learner, member_learner, resolve_spec, survey_weights
+from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.evaluation.guard.monitor import norm_of
 from dualstream.solvers.export.linear import one_weight_a_feature
 from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.protocols import served_weights
+from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.protocols.served_form import numbers_in, served_form
-from dualstream.solvers.protocols.served_weights import weights_in_parts
+from dualstream.solvers.protocols.served_weights import survey_weights, weights_in_parts
 from dualstream.solvers.rows.class_names import class_text
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from tests.solvers.specs import SPECS, stream

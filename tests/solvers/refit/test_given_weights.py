@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, RefitError, enter_refit, make_learner, resolve_spec
+from dualstream.solvers import Batch, RefitError, make_learner, resolve_spec
 from dualstream.solvers.refit.given_weights import given_weights, why_not_set_weights
+from dualstream.solvers.refit.refit import enter_refit
 from tests.solvers.refit.support import DIM, FEATURES, SPECS, every, rows_of, served
 
 PLACES, WEIGHTS = [1, 4, 7], [0.5, -1.25, 2.0]

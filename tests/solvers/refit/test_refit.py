@@ -8,22 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dualstream.solvers import (
-    Batch,
-    InvalidSpec,
-    RefitError,
-    begin_refit,
-    enter_refit,
-    make_learner,
-    resolve_spec,
-    why_not_refit,
-)
+from dualstream.solvers import Batch, InvalidSpec, RefitError, make_learner, resolve_spec
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.offline import solve
-from dualstream.solvers.offline.refit_methods import refit_methods
+from dualstream.solvers.offline.refit_methods import refit_methods, why_not_refit
 from dualstream.solvers.online.dual_ascent.refit import overlap
-from dualstream.solvers.refit.refit import problems_of, take_refit
+from dualstream.solvers.refit.refit import begin_refit, enter_refit, problems_of, take_refit
 from dualstream.solvers.refit.window_problem import Refitting
 from tests.solvers import reference
 from tests.solvers.general_reference import REGULARIZERS, General, primal_map

@@ -6,23 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from dualstream.solvers import (
-    Batch,
-    RefitError,
-    begin_refit,
-    enter_refit,
-    make_learner,
-    problems_of,
-    resolve_spec,
-    why_not_method,
-    why_not_refit,
-)
+from dualstream.solvers import Batch, RefitError, make_learner, resolve_spec
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.features.fourier import Fourier
 from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline.method_registry import METHODS as OFFLINE, method_of
-from dualstream.solvers.offline.refit_methods import METHODS, refit_methods
+from dualstream.solvers.offline.refit_methods import (
+    METHODS,
+    refit_methods,
+    why_not_method,
+    why_not_refit,
+)
 from dualstream.solvers.protocols.refit_weights import MIN_DOUBT
+from dualstream.solvers.refit.refit import begin_refit, enter_refit, problems_of
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.online.asset_support import adult_rows, needs_data

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from dualstream.solvers import Batch, InvalidRow, ShapeMismatch, are_shared_ones, shared_ones
+from dualstream.solvers import Batch, InvalidRow, ShapeMismatch
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.rows import scalar as _scalar
 from dualstream.solvers.rows.batch import first_bad_row
+from dualstream.solvers.rows.shared_ones import are_shared_ones, shared_ones
 from tests.fuzzing import examples
 
 EXAMPLES = examples(50 if DISABLED else 300)

@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import (
-    SOLUTION,
     Batch,
     CorruptState,
     InvalidSpec,
     RefitError,
-    begin_refit,
-    coefficients_of,
     dump,
-    enter_refit,
     make_learner,
-    problems_of,
     resolve_spec,
+)
+from dualstream.solvers.offline.refit_methods import (
+    SEMIPARAMETRIC_METHODS,
+    refit_methods,
     why_not_refit,
 )
-from dualstream.solvers.offline.refit_methods import SEMIPARAMETRIC_METHODS, refit_methods
 from dualstream.solvers.offline.semiparametric import (
     constant,
     cosine,
@@ -29,6 +27,8 @@ from dualstream.solvers.offline.semiparametric import (
     solve_semiparametric,
 )
 from dualstream.solvers.offline.semiparametric.solve import METHODS
+from dualstream.solvers.refit.refit import SOLUTION, begin_refit, enter_refit, problems_of
+from dualstream.solvers.semiparametric.coefficients import coefficients_of
 
 BASIS = [
     "constant",

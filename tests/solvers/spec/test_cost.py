@@ -5,17 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from dualstream.solvers import (
-    Batch,
-    InvalidSpec,
-    check_cost,
-    has_long_row,
-    learning_cost,
-    make_learner,
-    making_seconds,
-    predicting_cost,
-    resolve_spec,
-)
+from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
+from dualstream.solvers.protocols.learner import has_long_row
+from dualstream.solvers.spec.cost import check_cost, learning_cost, making_seconds, predicting_cost
 
 TOO_LONG = {
     "a pass over many weights": (

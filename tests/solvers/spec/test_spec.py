@@ -5,9 +5,11 @@ import math
 
 import pytest
 
-from dualstream.solvers import FixedSpec, InvalidSpec, make_learner, resolve_spec, why_not_refit
+from dualstream.solvers import InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.offline.refit_methods import why_not_refit
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from dualstream.solvers.spec_cache import FixedSpec
 
 FEATURES = {"kind": "indexed", "dim": 5}
 DEFAULT = {
