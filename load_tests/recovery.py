@@ -25,7 +25,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import READ_BYTES, Replica
 from dualstream.service.replica.requests import Request
 from dualstream.service.replica.spec import canonical
-from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
+from dualstream.solvers import Batch, make_learner, make_progressive, resolve_spec
 from load_tests.http import CONNECTIONS, GENERATOR_CORE, SERVER_CORE, SPEC
 from load_tests.kernel import adult
 from load_tests.measure import FEW_ROUNDS, Row, cpu_seconds, interleaved, on_core
@@ -162,7 +162,7 @@ async def stages_once(journal: Journal, record: Any, url: str) -> list[float]:
     spec = resolve_spec(SPEC)
     spent = [0.0] * len(STAGES)
     clock = Stopwatch(spent)
-    learner, progress = make_learner(spec), Progressive.of(spec)
+    learner, progress = make_learner(spec), make_progressive(spec)
     seq = 0
     while seq < record.seq:
         with clock.stage(0), clock.of_process(1, _pids.get(url)):

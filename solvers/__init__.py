@@ -18,6 +18,7 @@ from dualstream.solvers.errors import (
     UnknownMember,
     UnlearningError,
 )
+from dualstream.solvers.evaluation.make_progressive import make_progressive
 from dualstream.solvers.evaluation.progressive import Progressive
 from dualstream.solvers.numeric_identity import numeric_identity
 from dualstream.solvers.offline import Progress, Solution, solve
@@ -58,6 +59,7 @@ __all__ = [
     "explain",
     "load",
     "make_learner",
+    "make_progressive",
     "numeric_identity",
     "resolve_spec",
     "solve",

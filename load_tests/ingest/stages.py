@@ -33,7 +33,7 @@ from dualstream.service.journal.protocol import AppendRequest, Part, Placed
 from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.requests import Request, receipts_of
 from dualstream.service.replica.spec import canonical
-from dualstream.solvers import Outcome, Progressive, make_learner, resolve_spec
+from dualstream.solvers import Outcome, make_learner, make_progressive, resolve_spec
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunking
 from load_tests.http import SERVER_CORE, as_json
 from load_tests.ingest.arrow import BATCH_ROWS as ARROW_ROWS, PEER_ROWS, record_batches, stream
@@ -101,7 +101,7 @@ async def _stages(
 ) -> list[float]:
     spec = resolve_spec(SPECS[kind])
     received, cut = await _receiving(body, content_type, n), _cutting(body, content_type, n)
-    schema, learner, progress = RowSchema(spec), make_learner(spec), Progressive.of(spec)
+    schema, learner, progress = RowSchema(spec), make_learner(spec), make_progressive(spec)
     repeats = max(1, CHUNK_ROWS // n)
     rounds = []
     for _ in range(FEW_ROUNDS + 1):  # the first one meets names that are new

@@ -9,7 +9,8 @@ import numpy as np
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.losses.losses import make_loss
-from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.method import Start
+from dualstream.solvers.offline.method_registry import method_of
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from load_tests.offline import unit_rows

@@ -37,6 +37,7 @@ from dualstream.solvers import (
     dump,
     load,
     make_learner,
+    make_progressive,
     numeric_identity,
 )
 from dualstream.solvers.profile import ColumnProfile
@@ -73,7 +74,7 @@ class ModelState:
         """Create the state before the first record."""
         if learner is None:
             learner = make_learner(spec)
-        progress = Progressive.of(spec)
+        progress = make_progressive(spec)
         return cls(learner, progress, FeatureNames(), ColumnProfile(spec), make_parts(spec))
 
     def restore(self, arrays: ArraysByPrefix) -> None:

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dualstream.solvers.estimators.base import Model, full_spec, given_fields, value_errors
 from dualstream.solvers.estimators.flat_rows import FlatRows
-from dualstream.solvers.evaluation.progressive import scores_are_log_odds
+from dualstream.solvers.evaluation.make_progressive import scores_are_log_odds
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.member_learner import MemberView, member_learner

@@ -13,12 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.evaluation.progressive import (
-    LARGEST_TERM,
-    Progressive,
-    scaled_detectors,
-    scores_are_log_odds,
-)
+from dualstream.solvers.evaluation.progressive import LARGEST_TERM, Progressive
 from dualstream.solvers.jit import B1, F8_2D, I8, RO_F8, RO_I8, Flags, Floats, Ints, kernel, void
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
@@ -37,11 +32,6 @@ class ClassProgressive(Progressive):
         self._places: dict[str, int] = {}
         self._counts = np.zeros(MAX_CLASSES, np.int64)
         self._guesses = np.full(2, -1, np.int64)
-
-    @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> "ClassProgressive":
-        """Metrics for the learner of a resolved specification."""
-        return cls(log_loss=scores_are_log_odds(spec), scaled=scaled_detectors(spec))
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         if not len(batch):

@@ -7,7 +7,6 @@ detectors watch the losses. Binary models also have the AUC and the average prec
 part of the replicated state: the same rows give the same bits, independent of batch boundaries.
 """
 
-import importlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
+from dualstream.solvers.evaluation.drift import DriftWatch
 from dualstream.solvers.evaluation.ranking import NAMES, RECENT, Ranking
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
 from dualstream.solvers.jit import (
@@ -37,7 +36,6 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
@@ -135,21 +133,6 @@ class Progressive:
         # Pending rows that are not counted yet, in order.
         self._pending: list[PendingBatch] = []
         self._pending_rows = 0
-
-    @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> "Progressive":
-        """Metrics for the learner of a resolved specification."""
-        if spec["task"] == "multiclass":
-            # Imported on demand, because that module imports this one.
-            module: Any = importlib.import_module("dualstream.solvers.evaluation.class_progressive")
-            metrics: Progressive = module.ClassProgressive.of(spec)
-            return metrics
-        return cls(
-            spec["task"],
-            log_loss=scores_are_log_odds(spec),
-            scaled=scaled_detectors(spec),
-            is_ranked=spec["task"] == "binary",
-        )
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -358,21 +341,6 @@ def _consecutive(pending: Sequence[PendingBatch]) -> Iterator[Sequence[PendingBa
 
 def _joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-def scaled_detectors(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The drift detectors of this resolved specification that divide losses by their mean.
-
-    ADWIN adapts to the spread of losses of classes, which have no unit.
-    """
-    return DETECTORS if spec["task"] == "regression" else ("page_hinkley",)
-
-
-def scores_are_log_odds(spec: Mapping[str, Any]) -> bool:
-    """Whether the scores of a learner of this resolved specification give probabilities."""
-    # The loss of these is no field: for classes it is logistic.
-    has_fixed_loss = spec["algorithm"] in ("portfolio", *NONLINEAR)
-    return spec["task"] != "regression" and (has_fixed_loss or spec.get("loss") == "logistic")
 
 
 def _root(mean: float | None) -> float | None:

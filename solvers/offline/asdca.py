@@ -9,12 +9,12 @@ the previous z as in a published program. A negative kappa is replaced by 0, and
 import math
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.method_registry import Method
+from dualstream.solvers.offline.method import Method
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, Stages
 
 
 class Accelerated(Stages):
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     def choose_kappa(self, least: float) -> float:
         rho = self._problem.rho

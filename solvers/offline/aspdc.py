@@ -12,14 +12,14 @@ import numpy as np
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.offline.dual_sweep import CURVATURE
-from dualstream.solvers.offline.method_registry import Method, Start
+from dualstream.solvers.offline.method import Method, Start
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
 from dualstream.solvers.offline.sdca import Ascent
 
 
 class PrimalDual(Ascent):
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     def __init__(
         self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.method_registry import Method, Start
+from dualstream.solvers.offline.method import Method, Start
 from dualstream.solvers.offline.options import CERTIFIED
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, Stages
 
 
 class Staged(Stages):
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     keeps_curvature = False
 

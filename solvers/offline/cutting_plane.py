@@ -24,7 +24,7 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.cut_kernels import cuts_at, line_search
 from dualstream.solvers.offline.dense_algebra import dot
-from dualstream.solvers.offline.method_registry import Method, Start
+from dualstream.solvers.offline.method import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed
 
@@ -41,7 +41,7 @@ _ZERO_GAP = 1e-12
 
 
 class CuttingPlanes:
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     def __init__(
         self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator

@@ -35,7 +35,8 @@ from distributed import Client as Cluster
 
 from dualstream.solvers.errors import InvalidRow, InvalidSpec, NotConverged
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.offline.method_registry import Start, first_duals, method_of
+from dualstream.solvers.offline.method import Start, first_duals
+from dualstream.solvers.offline.method_registry import method_of
 from dualstream.solvers.offline.options import Option, with_defaults
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.solution import Progress, Solution

@@ -37,7 +37,7 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
-from dualstream.solvers.offline.method_registry import Method, Start, first_duals
+from dualstream.solvers.offline.method import Method, Start, first_duals
 from dualstream.solvers.offline.options import CYCLIC, PERMUTED, RANDOM
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.rows.scalar import prefetch
@@ -60,7 +60,7 @@ _AHEAD = 12  # as in dual_sweep.py
 
 
 class Descent:
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     def __init__(
         self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator

@@ -21,7 +21,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import row_kernels as _rows
-from dualstream.solvers.offline.method_registry import Method, Start
+from dualstream.solvers.offline.method import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_newton import Objective, Rows, minimise_over
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES
@@ -33,7 +33,7 @@ _ZERO_GAP = 1e-12
 
 
 class Newton:
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     def __init__(
         self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator

@@ -15,7 +15,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from dualstream.solvers.offline.method_registry import Start, first_duals
+from dualstream.solvers.offline.method import Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.row_order import Visits
 
@@ -33,7 +33,7 @@ def largest_share(problem: Problem, norms: Floats) -> float:
 
 
 class Stages:
-    """A run; see method_registry.Run. Subclasses define `next_centre` and `choose_kappa`."""
+    """A run; see method.Run. Subclasses define `next_centre` and `choose_kappa`."""
 
     keeps_curvature = True
     """Whether steps are exact; otherwise the step of ASPDC, without the term of |h_i|^2."""

@@ -16,14 +16,14 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import dcd
 from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP, sweep
-from dualstream.solvers.offline.method_registry import Method, Run, Start, first_duals
+from dualstream.solvers.offline.method import Method, Run, Start, first_duals
 from dualstream.solvers.offline.options import PERMUTED
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.row_order import Visits
 
 
 class Ascent:
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     def __init__(
         self, problem: Problem, start: Start, options: Mapping[str, Any], rng: np.random.Generator

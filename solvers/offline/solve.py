@@ -19,7 +19,7 @@ from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.spec_fields import read_choice, read_kind, read_number
 
 if TYPE_CHECKING:
-    from dualstream.solvers.offline.method_registry import Method, Run, Start
+    from dualstream.solvers.offline.method import Method, Run, Start
     from dualstream.solvers.offline.problem import Bounds, Problem
 
 Callback = Callable[[Progress], Any]
@@ -75,7 +75,8 @@ def solve(
     The same arguments give the same bits, except for seconds. Raises InvalidSpec, InvalidRow (a
     label that is invalid for the loss), ShapeMismatch; NotConverged if numbers overflow.
     """
-    from dualstream.solvers.offline.method_registry import Start, method_of
+    from dualstream.solvers.offline.method import Start
+    from dualstream.solvers.offline.method_registry import method_of
 
     chosen = method_of(method)
     problem = problem_of(batch, method, chosen, loss, regularizer, rho, intercept, fixed, total)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.lazy_updates import Affine
-from dualstream.solvers.offline.method_registry import Method, Start, first_duals
+from dualstream.solvers.offline.method import Method, Start, first_duals
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, modulus
 from dualstream.solvers.offline.row_order import Visits
@@ -22,7 +22,7 @@ from dualstream.solvers.offline.spdc_kernel import spdc_epoch
 
 
 class SaddlePoint:
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     promise = math.nan
 

@@ -15,7 +15,7 @@ import numpy as np
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline import row_kernels as _rows
 from dualstream.solvers.offline.lazy_updates import Affine
-from dualstream.solvers.offline.method_registry import Method, Start
+from dualstream.solvers.offline.method import Method, Start
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.proximal_point import SMOOTH_LOSSES, largest_share, modulus
 from dualstream.solvers.offline.row_order import Visits
@@ -25,7 +25,7 @@ _V, _MU = 0, 1
 
 
 class VarianceReduced:
-    """A run; see method_registry.Run."""
+    """A run; see method.Run."""
 
     promise = math.nan
 

@@ -20,7 +20,7 @@ from dualstream.service.journal.record import Rows, decode_merged
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
-from dualstream.solvers import Batch, Outcome, Progressive, make_learner
+from dualstream.solvers import Batch, Outcome, make_learner, make_progressive
 from tests.chaos.clients import Told
 from tests.chaos.report import Run
 from tests.history import HistoryBroken, Report, check_entries, read_all
@@ -103,7 +103,7 @@ def _learned_in_one_go(
     batch = _rows(entries, replayed.dim)
     learner = make_learner(replayed.spec)
     outcome = learner.learn(batch)
-    progress = Progressive.of(replayed.spec)
+    progress = make_progressive(replayed.spec)
     progress.count(batch, outcome)
     for mine, theirs in (
         (replayed.learner.state(), learner.state()),

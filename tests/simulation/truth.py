@@ -15,7 +15,7 @@ from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.service.replica.state import ModelState, read_copy
-from dualstream.solvers import Batch, Learner, Outcome, Progressive, make_learner
+from dualstream.solvers import Batch, Learner, Outcome, make_learner, make_progressive
 from dualstream.solvers.profile import ColumnProfile
 from dualstream.solvers.refit.refit import problems_of
 from tests.simulation import models
@@ -32,7 +32,7 @@ class Truth:
         self._log, self._kind = log, kind
         self.learned = self.refused_rows = 0
         self.learner: Learner = make_learner(kind.resolved)
-        self.progress = Progressive.of(kind.resolved)
+        self.progress = make_progressive(kind.resolved)
         self.rejected = self.refused = self.rows = 0
         self.scores: list[float] = []
         """By seq - 1; NaN in the place of a control."""

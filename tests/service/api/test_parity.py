@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
-from dualstream.solvers import Batch, Progressive, make_learner, resolve_spec
+from dualstream.solvers import Batch, make_learner, make_progressive, resolve_spec
 from dualstream.solvers.protocols.served_weights import NEGLIGIBLE
 from tests.adult import adult_lines
 
@@ -64,7 +64,7 @@ def test_300_samples_over_http_give_the_bits_of_the_library(serve, store, name):
     learner = make_learner(resolve_spec(spec))
     batch = rows()
     outcome = learner.learn(batch)
-    progress = Progressive.of(learner.spec)
+    progress = make_progressive(learner.spec)
     progress.update(batch.labels, outcome.scores, outcome.losses, ~outcome.rejected)
 
     replica = client.app._registry.find("m").replica

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from river import drift as river_drift
 
-from dualstream.solvers import Batch, CorruptState, Outcome, Progressive, dump, make_learner
+from dualstream.solvers import Batch, CorruptState, Outcome, dump, make_learner, make_progressive
 from dualstream.solvers.evaluation.drift import DETECTORS, DriftWatch
 from dualstream.solvers.evaluation.drift.monitor import EVENTS
-from dualstream.solvers.evaluation.progressive import scaled_detectors
+from dualstream.solvers.evaluation.make_progressive import scaled_detectors
 from dualstream.solvers.jit import DISABLED
 
 SHORT = 20 if DISABLED else 400
@@ -95,7 +95,7 @@ def test_detections_on_elec2_are_rivers(loss):
     text = lzma.decompress((Path(os.environ["DUALSTREAM_DATA"]) / "elec2.xz").read_bytes())
     batch = Batch.from_libsvm(text, 6).batch[: 1500 if DISABLED else None]
     learner = make_learner({"loss": loss, "features": {"kind": "indexed", "dim": 6}})
-    outcome, progress = learner.learn(batch), Progressive.of(learner.spec)
+    outcome, progress = learner.learn(batch), make_progressive(learner.spec)
     progress.count(batch, outcome)
     theirs = check_against_river(outcome.losses)
     ours = [event.rows for event in progress.drift.events() if event.detector == "adwin"]
@@ -231,7 +231,7 @@ def test_restored_scaled_state_continues_without_a_difference():
 def test_detectors_see_losses_in_units_of_their_mean(task, scaled):
     spec = make_learner({"task": task, "features": "hashed"}).spec
     assert list(scaled_detectors(spec)) == scaled
-    progress = Progressive.of(spec)
+    progress = make_progressive(spec)
     losses = np.abs(levels(1, pieces=6)) * (1e4 if task == "regression" else 1.0)
     zeros, learned = np.zeros(len(losses)), np.ones(len(losses), bool)
     if task == "multiclass":

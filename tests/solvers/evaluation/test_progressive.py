@@ -15,9 +15,11 @@ from dualstream.solvers import (
     Progressive,
     dump,
     make_learner,
+    make_progressive,
     resolve_spec,
 )
-from dualstream.solvers.evaluation import progressive
+from dualstream.solvers.evaluation.make_progressive import scores_are_log_odds
+from dualstream.solvers.evaluation.progressive import MAX_PENDING_BATCHES
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.spec_cache import WorkedOut
@@ -149,8 +151,8 @@ def test_log_loss_is_left_out_where_scores_are_no_log_odds():
     one(metrics, 1.0)
     assert metrics.summary()["since_start"]["log_loss"] is None
     features = {"kind": "indexed", "dim": 2}
-    assert Progressive.of(resolve_spec({"features": features})).log_loss
-    assert not Progressive.of(resolve_spec({"loss": "hinge", "features": features})).log_loss
+    assert make_progressive(resolve_spec({"features": features})).log_loss
+    assert not make_progressive(resolve_spec({"loss": "hinge", "features": features})).log_loss
 
 
 @pytest.mark.parametrize("algorithm", NONLINEAR)
@@ -161,8 +163,8 @@ def test_scores_are_log_odds_where_the_learner_gives_probabilities(algorithm, ta
         resolve_spec({"algorithm": algorithm, "task": task, "features": features})
     )
     is_classes = task != "regression"
-    assert progressive.scores_are_log_odds(learner.spec) is is_classes
-    metrics = Progressive.of(learner.spec)
+    assert scores_are_log_odds(learner.spec) is is_classes
+    metrics = make_progressive(learner.spec)
     table = np.random.default_rng(0).standard_normal((20, 2))
     labels = (table[:, 0] > 0.0).astype(float)
     classes = ("a", "b") if task == "multiclass" else ()
@@ -263,7 +265,7 @@ def test_few_rows_wait_and_they_hold_nothing_else():
     metrics = Progressive("binary")
     table = np.zeros((64, 100))
     table[:, 0] = labels
-    for n in range(progressive.MAX_PENDING_BATCHES + 1):
+    for n in range(MAX_PENDING_BATCHES + 1):
         column = table[:, 0]
         batch = SimpleNamespace(labels=column)
         outcome = Outcome(scores, losses, np.ones(64, bool), np.zeros(64, bool))
@@ -277,7 +279,7 @@ def test_few_rows_wait_and_they_hold_nothing_else():
     state = metrics.state()
     metrics.count(batch, outcome, 1)
     metrics.restore(state)
-    assert metrics.rows == 64 * (progressive.MAX_PENDING_BATCHES + 3)
+    assert metrics.rows == 64 * (MAX_PENDING_BATCHES + 3)
 
 
 def test_rows_that_wait_are_counted_in_one_pass_as_far_as_they_follow_each_other(monkeypatch):

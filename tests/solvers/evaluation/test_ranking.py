@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dualstream.solvers import CorruptState, Progressive, dump, resolve_spec
+from dualstream.solvers import CorruptState, Progressive, dump, make_progressive, resolve_spec
 from dualstream.solvers.evaluation.ranking import (
     BINS,
     LARGEST_SCORE,
@@ -248,13 +248,13 @@ def test_memory_is_counted_and_bins_come_with_the_first_older_row():
 def test_binary_models_have_the_figures():
     features = {"kind": "indexed", "dim": 2}
     labels, scores = STREAMS["good"]
-    metrics = Progressive.of(resolve_spec({"features": features}))
+    metrics = make_progressive(resolve_spec({"features": features}))
     metrics.update(labels, scores, np.zeros(N), np.ones(N, bool))
     view = metrics.summary()["since_start"]
     assert all(math.isfinite(view[name]) for name in ("auc", "average_precision"))
     assert any(name.startswith("ranking") for name in metrics.state())
     assert "auc" not in metrics.timeline()[0]["since_start"]
     for task in ("regression", "multiclass"):
-        metrics = Progressive.of(resolve_spec({"features": features, "task": task}))
+        metrics = make_progressive(resolve_spec({"features": features, "task": task}))
         assert "auc" not in metrics.summary()["since_start"]
         assert not any(name.startswith("ranking") for name in metrics.state())

@@ -10,7 +10,8 @@ from sklearn.svm import SVC, LinearSVC
 from dualstream.solvers import Batch, solve
 from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.offline.cut_kernels import line_search
-from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.method import Start
+from dualstream.solvers.offline.method_registry import method_of
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.relaxed_problem import Cuts, Relaxed

@@ -7,7 +7,8 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, solve
 from dualstream.solvers.losses.losses import make_loss
-from dualstream.solvers.offline.method_registry import Start, method_of
+from dualstream.solvers.offline.method import Start
+from dualstream.solvers.offline.method_registry import method_of
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.problem import Problem
 from tests.solvers.conftest import GOLDEN

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dualstream.solvers import Batch, InvalidRow, Outcome, dump, load, make_learner, resolve_spec
-from dualstream.solvers.evaluation.progressive import Progressive
+from dualstream.solvers.evaluation.make_progressive import make_progressive
 from dualstream.solvers.features.build import make_staged
 from dualstream.solvers.online import class_model
 from dualstream.solvers.online.class_choice import LOG_LOSS_CAP
@@ -264,7 +264,7 @@ def test_labels_are_places_among_the_classes(names):
 
 def test_metrics_count_classes_and_baselines():
     batch, spec = class_rows(), resolve_spec(spec_of("plain"))
-    learner, progress, single = make_learner(spec), Progressive.of(spec), Progressive.of(spec)
+    learner, progress, single = make_learner(spec), make_progressive(spec), make_progressive(spec)
     outcome = learner.learn(batch)
     progress.count(batch, outcome)
     for i in range(len(batch)):
@@ -285,7 +285,7 @@ def test_metrics_count_classes_and_baselines():
     assert view["log_loss"] == pytest.approx(outcome.log_losses.mean())
     assert view["baselines"]["most_frequent"]["error_rate"] == pytest.approx(frequent / 150)
     assert view["baselines"]["last_label"]["error_rate"] == pytest.approx(last / 150)
-    other = Progressive.of(spec)
+    other = make_progressive(spec)
     other.restore(load(dump(progress.state(), {}))[0])
     other.count(batch, outcome)
     progress.count(batch, outcome)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from dualstream.solvers import Progressive, dump, make_learner, resolve_spec
+from dualstream.solvers import dump, make_learner, make_progressive, resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.rows.batch import Batch
@@ -53,7 +53,7 @@ def test_the_task_alone_is_a_portfolio_for_each_class():
 
 def test_digits_are_shown_apart_from_the_start():
     batch, learner = digits(), make_learner(SPEC)
-    progress = Progressive.of(learner.spec)
+    progress = make_progressive(learner.spec)
     outcome = learner.learn(batch)
     progress.count(batch, outcome)
     assert not outcome.rejected.any()
