@@ -28,7 +28,8 @@ from dualstream.solvers.protocols.explanation import explain
 from dualstream.solvers.protocols.learner import Learner, Outcome, State
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.columns import BadColumn, ColumnReader
-from dualstream.solvers.spec.resolve import make_learner, resolve_spec
+from dualstream.solvers.spec.make_learner import make_learner
+from dualstream.solvers.spec.validate import resolve_spec
 
 if TYPE_CHECKING:
     from dualstream.solvers.offline.semiparametric import solve_semiparametric

@@ -10,33 +10,33 @@ T = TypeVar("T")
 class FixedSpec(dict[str, Any]):
     """An immutable specification, shared by all models that have it."""
 
-    __slots__ = ("follows",)
+    __slots__ = ("derived",)
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__(spec)
-        self.follows: dict[object, Any] = {}
+        self.derived: dict[object, Any] = {}
 
 
-class WorkedOut:
+class SharedDerived:
     """Immutable value derived from a specification, shared by all models that have it."""
 
     __slots__ = ()
 
 
-def worked_out_once(work: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
+def derived_once(work: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
     """Decorator: memoize a function of a specification in its FixedSpec. Results must not be
     changed."""
 
     @wraps(work)
-    def remembered(spec: Mapping[str, Any]) -> T:
+    def cached(spec: Mapping[str, Any]) -> T:
         if type(spec) is not FixedSpec:
             return work(spec)
-        follows = spec.follows
+        derived = spec.derived
         try:
-            return follows[work]  # type: ignore[no-any-return]
+            return derived[work]  # type: ignore[no-any-return]
         except KeyError:
             pass
-        found = follows[work] = work(spec)
-        return found
+        value = derived[work] = work(spec)
+        return value
 
-    return remembered
+    return cached

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.profile.names import ColumnNames
-from dualstream.solvers.spec_cache import FixedSpec, WorkedOut
+from dualstream.solvers.spec_cache import FixedSpec, SharedDerived
 
-_SHARED = ModuleType | FixedSpec | WorkedOut | ColumnNames
+_SHARED = ModuleType | FixedSpec | SharedDerived | ColumnNames
 
 
 def changeable(*roots: Any) -> dict[int, Any]:
@@ -20,7 +20,7 @@ def changeable(*roots: Any) -> dict[int, Any]:
     while left:
         one = left.pop()
         is_shared = callable(one) or isinstance(
-            one, ModuleType | FixedSpec | WorkedOut | ColumnNames
+            one, ModuleType | FixedSpec | SharedDerived | ColumnNames
         )
         is_spec = isinstance(one, dict) and not one.keys().isdisjoint(("algorithm", "kind"))
         if id(one) in found or one is None or is_shared or is_spec:

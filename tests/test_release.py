@@ -12,7 +12,7 @@ from dualstream.service.journal.record import format as record_format
 from dualstream.service.journal.sqlite import schema
 from dualstream.solvers.numeric_identity import APPLY_VERSION
 from dualstream.solvers.protocols import checksummed_state as state_format
-from dualstream.solvers.spec.resolve import SPEC_VERSION
+from dualstream.solvers.spec.validate import SPEC_VERSION
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"

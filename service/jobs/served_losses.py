@@ -16,7 +16,7 @@ from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, StatePart
 from dualstream.solvers import Batch, CorruptState, Outcome
 from dualstream.solvers.offline import refit_methods
-from dualstream.solvers.spec_cache import worked_out_once
+from dualstream.solvers.spec_cache import derived_once
 
 _MIN_LENGTH = 64
 _NO_LOSSES = np.empty(0)
@@ -119,7 +119,7 @@ class ServedLosses(StatePart):
         self._put(losses)
 
 
-@worked_out_once
+@derived_once
 def _capacity_of(spec: Mapping[str, Any]) -> int:
     """Number of rows whose losses are kept: the rows that a reference optimum covers."""
     if refit_methods.why_no_reference(spec) is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from dualstream.solvers import make_learner
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.shared_ones import are_shared_ones
-from dualstream.solvers.spec_cache import FixedSpec, WorkedOut
+from dualstream.solvers.spec_cache import FixedSpec, SharedDerived
 
 SAMPLED_ITEMS = 64
 """Items of a longer list or dict that are measured. The rest is extrapolated."""
@@ -145,7 +145,7 @@ def _extrapolated(
 def _is_shared(kind: Any) -> bool:
     """Is this a type of classes, modules, callables, or of objects that models share?"""
     is_called = any("__call__" in base.__dict__ for base in kind.__mro__)
-    return is_called or issubclass(kind, type | ModuleType | FixedSpec | WorkedOut)
+    return is_called or issubclass(kind, type | ModuleType | FixedSpec | SharedDerived)
 
 
 def _slots(kind: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dualstream.solvers.errors import SolverError
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.protocols.learner import Learner, State
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.spec.resolve import make_learner
+from dualstream.solvers.spec.make_learner import make_learner
 
 if TYPE_CHECKING:
     from dualstream.solvers.features.wrapper import ClassLearner

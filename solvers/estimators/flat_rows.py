@@ -13,7 +13,7 @@ from dualstream.solvers.rows.batch import LARGEST, Batch
 from dualstream.solvers.rows.columns import BadColumn, ColumnReader
 from dualstream.solvers.rows.columns.tables import rows_of
 from dualstream.solvers.rows.hashing import NamePlaces, hash_row
-from dualstream.solvers.spec.resolve import resolve_spec
+from dualstream.solvers.spec.validate import resolve_spec
 from dualstream.wire.text_values import EXACT, TOO_LONG
 
 _ROLES = ("label", "id", "weight")

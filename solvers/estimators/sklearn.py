@@ -29,7 +29,7 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.member_learner import MemberView, member_learner
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.spec.resolve import resolve_spec
+from dualstream.solvers.spec.validate import resolve_spec
 
 __all__ = [
     "DualstreamClassifier",

@@ -16,7 +16,7 @@ from dualstream.solvers.losses.losses import Loss, make_loss
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.learner import Outcome
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.spec_cache import worked_out_once
+from dualstream.solvers.spec_cache import derived_once
 
 _LARGEST_LOSS = 1e290  # of an absurd score: keeps sums finite
 
@@ -58,7 +58,7 @@ class AsServed:
         return replace(outcome, scores=scores, losses=losses)
 
 
-@worked_out_once
+@derived_once
 def as_served(spec: Mapping[str, Any]) -> AsServed:
     """The AsServed of models of a resolved specification."""
     return AsServed(spec)

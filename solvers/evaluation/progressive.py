@@ -40,7 +40,7 @@ from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.scalar import log1pexp
-from dualstream.solvers.spec_cache import WorkedOut
+from dualstream.solvers.spec_cache import SharedDerived
 
 FADING = 0.999
 """Factor of a row's weight per later row, in the fading view."""
@@ -96,7 +96,7 @@ class _Counted:
         return sum(map(getsizeof, arrays)) + parts
 
 
-class _NoRowsCounted(_Counted, WorkedOut):
+class _NoRowsCounted(_Counted, SharedDerived):
     """The sums of every model without counted rows, shared and read-only."""
 
     __slots__ = ()

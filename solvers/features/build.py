@@ -15,7 +15,7 @@ from dualstream.solvers.online.multiclass import Multiclass
 from dualstream.solvers.online.rewind import Rewind
 from dualstream.solvers.protocols.learner import Learner
 from dualstream.solvers.rows.intercept import width_of
-from dualstream.solvers.spec_cache import FixedSpec, worked_out_once
+from dualstream.solvers.spec_cache import FixedSpec, derived_once
 from dualstream.solvers.spec_fields import Spec
 
 _NO_STAGES: Spec = {"map": None, "scaling": "none", "norm": "none"}
@@ -49,7 +49,7 @@ def make_staged(spec: Spec, make_core: Callable[[Spec], Learner]) -> Learner:
     return Staged(spec, front, landmarks, landmarks)
 
 
-@worked_out_once
+@derived_once
 def _core_of(spec: Mapping[str, Any]) -> FixedSpec:
     """The specification of the learner behind the stages."""
     mapped = spec["map"]

@@ -80,9 +80,9 @@ class Staged(Wrapped):
         unlearner(self._learner).unlearn(age)
         self._prefix.forget()
 
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+    def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """See Refittable: rows are retained as they leave the stages."""
-        rows = super().take_duals(prints, duals, share)
+        rows = super().take_duals(fingerprints, duals, share)
         self._prefix.forget()
         return rows
 

@@ -125,9 +125,9 @@ class Wrapped:
         """See Refittable."""
         return refittable(self._learner).problems
 
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+    def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """See Refittable."""
-        return refittable(self._learner).take_duals(prints, duals, share)
+        return refittable(self._learner).take_duals(fingerprints, duals, share)
 
     def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
         """See TakesWeights: rows as a prediction would pass them to the inner learner now."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.losses import loss_steps as _steps
-from dualstream.solvers.spec_cache import WorkedOut
+from dualstream.solvers.spec_cache import SharedDerived
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss(WorkedOut):
+class Loss(SharedDerived):
     """One loss with a value for its parameter."""
 
     name: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualstream.solvers.losses.losses import LOSSES, NONSMOOTH_LOSSES
-from dualstream.solvers.spec_cache import worked_out_once
+from dualstream.solvers.spec_cache import derived_once
 
 WINDOW_ROWS = 10_000
 """Default number of rows, the last of the journal, for a refit of weights."""
@@ -82,7 +82,7 @@ def takes_weights(spec: Mapping[str, Any]) -> bool:
     return spec["algorithm"] in _TAKES_WEIGHTS
 
 
-@worked_out_once
+@derived_once
 def why_not_refit(spec: Mapping[str, Any]) -> str | None:
     """Why a model of this resolved specification cannot be refitted; None if it can."""
     algorithm = spec["algorithm"]
@@ -124,7 +124,7 @@ def _why_no_problem(spec: Mapping[str, Any]) -> str | None:
     return None
 
 
-@worked_out_once
+@derived_once
 def why_no_reference(spec: Mapping[str, Any]) -> str | None:
     """Why the window has no reference optimum to compare with; None if it has one."""
     if spec["algorithm"] == "semiparametric":
@@ -134,7 +134,7 @@ def why_no_reference(spec: Mapping[str, Any]) -> str | None:
     return why_not_refit(spec)
 
 
-@worked_out_once
+@derived_once
 def refit_methods(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """The methods that can refit a model of this resolved specification; the default first."""
     if spec["algorithm"] == "semiparametric":

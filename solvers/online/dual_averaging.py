@@ -347,7 +347,7 @@ def learn_rows(
     signs   (dim,) uint8             of every weight when last touched
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
     sums, scalars                    see lazy_average.LazyAverage
-    ring_*                           RDA+: see windows.Ring; its last column is the losses
+    ring_*                           RDA+: see forgetting_windows.Ring; last column: losses
     listed  (width,)                 RDA+: the LISTED weights with that bit, in any order
     Cost O(entries) per row; if averaged, O(entries log steps).
     """

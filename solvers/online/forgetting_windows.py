@@ -39,11 +39,11 @@ from dualstream.solvers.jit import (
 from dualstream.solvers.protocols.state_numbers import is_storable, rows_of_state
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.shared_ones import are_shared_ones
-from dualstream.solvers.spec_cache import WorkedOut
+from dualstream.solvers.spec_cache import SharedDerived
 
 
 @dataclass(frozen=True, slots=True)
-class Window(WorkedOut):
+class Window(SharedDerived):
     """A window as the numbers that kernels take."""
 
     beta: float = 1.0

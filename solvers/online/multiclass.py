@@ -32,7 +32,7 @@ from dualstream.solvers.protocols.unlearner import unlearner
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import names_of, names_state
 from dualstream.solvers.rows.intercept import width_of
-from dualstream.solvers.spec_cache import FixedSpec, worked_out_once
+from dualstream.solvers.spec_cache import FixedSpec, derived_once
 from dualstream.solvers.spec_fields import Spec
 
 
@@ -208,12 +208,12 @@ class Multiclass(ClassModel):
         learners = (self._rest.none_of_them, *self._rest.learners)
         return [problem for one in learners for problem in refittable(one).problems]
 
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+    def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """See Refittable. A class that was added since receives the values of the prototype."""
         rows = []
         for place, learner in enumerate((self._rest.none_of_them, *self._rest.learners)):
-            own = slice(place, place + 1) if place < len(prints) else slice(0, 1)
-            rows.append(refittable(learner).take_duals(prints[own], duals[own], share))
+            own = slice(place, place + 1) if place < len(fingerprints) else slice(0, 1)
+            rows.append(refittable(learner).take_duals(fingerprints[own], duals[own], share))
         self._rewind.forget()
         return min(rows)
 
@@ -246,6 +246,6 @@ def make_multiclass(spec: Spec, make_binary: Callable[[Spec], Learner]) -> Multi
     return Multiclass(spec, OneVsRest(lambda: make_binary(binary)))
 
 
-@worked_out_once
+@derived_once
 def _binary(spec: Mapping[str, Any]) -> FixedSpec:
     return FixedSpec({**spec, "task": "binary", "labels": None})

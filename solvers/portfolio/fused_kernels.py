@@ -190,7 +190,7 @@ def reset_member(
 
 
 @kernel(void(RO_I8, i8, F8_2D, RO_I8_2D, F8_2D), inline=True)
-def bring_seconds(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> None:
+def load_second_moments(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> None:
     """Load G and S of the entries well before they are used: a vector load right after four scalar
     stores stalls."""
     for j in range(what.shape[0]):
@@ -536,7 +536,7 @@ def learn_rows(
         row = f[ROWS] if counts else f[ROWS] + 1.0
         score_entries(slots, h, n, table, what, numbers, factors, own, row)
         if counts:
-            bring_seconds(slots, n, table, what, d)
+            load_second_moments(slots, n, table, what, d)
         for j in range(n_members):
             scores[i, columns[j]] = own[j]
         if classes:

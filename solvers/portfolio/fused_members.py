@@ -64,8 +64,8 @@ from dualstream.solvers.portfolio.fused_kernels import (
     STRENGTH,
 )
 from dualstream.solvers.portfolio.logistic_roots import N_LANES
-from dualstream.solvers.portfolio.weighting import Rule
 from dualstream.solvers.portfolio.weighting_kernels import N_OUT
+from dualstream.solvers.portfolio.weighting_rule import Rule
 from dualstream.solvers.protocols.certificate import Certificate, relative_gap
 from dualstream.solvers.protocols.explanation import entries_of_last_row
 from dualstream.solvers.protocols.learner import State

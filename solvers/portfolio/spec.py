@@ -42,12 +42,12 @@ _POSITIVE = "a number in [1e-12, 1e12]"
 _IMPLIED = ("task", "features", "labels")
 
 Resolver = Callable[[Mapping[str, Any]], Spec]
-"""`spec.resolve.resolve_spec`, passed in because it reads portfolios itself."""
+"""`spec.validate.resolve_model`, passed in because it reads portfolios itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFactory:
-    """Resolves and makes members that are models of any algorithm: see `spec/resolve.py`."""
+    """Resolves and makes members that are models of any algorithm: see `spec/make_learner.py`."""
 
     resolve: Resolver
     make: Callable[[Mapping[str, Any]], Learner]

@@ -18,7 +18,7 @@ from dualstream.solvers.profile.stability_index import stability_indices
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import MAX_DIM, Batch
-from dualstream.solvers.spec_cache import worked_out_once
+from dualstream.solvers.spec_cache import derived_once
 
 MAX_VALUES = 1_000
 """Values of a column from which rows without a named value are not counted as missing, once the
@@ -37,7 +37,7 @@ _KIND_NAMES = {
 _MIN_ROOM = 16
 
 
-@worked_out_once
+@derived_once
 def _names_of(spec: Mapping[str, Any]) -> ColumnNames:
     return ColumnNames(spec)
 

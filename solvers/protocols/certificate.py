@@ -93,7 +93,7 @@ def row_sums(
     loss: Floats,
     out: Floats,
 ) -> None:
-    """Sums over the retained rows `first` to `last` (see windows.Ring), newest first.
+    """Sums over the retained rows `first` to `last` (see forgetting_windows.Ring), newest first.
 
     w     (width, 1 or 2)  v, and z if there is one: the served weights are fv v + fz z
     bias                   last coordinate of every row

@@ -29,10 +29,10 @@ class Refittable(Learner, Protocol):
         """The learner's problems: one; with classes, the prototype's followed by those of the
         classes."""
 
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+    def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """Move the dual variables of the rows with these fingerprints; the number of rows found.
 
-        prints, duals  (problems, n)  as `Refitted` has them
+        fingerprints, duals  (problems, n)  as `Refitted` has them
         share          of the step from the old to the new values, in (0, 1]
 
         Averages restart. Raises RefitError for a result that is not finite. When it raises or

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from dualstream.solvers.protocols.learner import Learner
 from dualstream.solvers.rows.columns.spec import age_features
-from dualstream.solvers.spec_cache import worked_out_once
+from dualstream.solvers.spec_cache import derived_once
 
 
 class Unlearner(Learner, Protocol):
@@ -31,7 +31,7 @@ class Unlearner(Learner, Protocol):
         """
 
 
-@worked_out_once
+@derived_once
 def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
     """Why a model of this resolved specification cannot unlearn a row; None if it can."""
     algorithm = spec["algorithm"]

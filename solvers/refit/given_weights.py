@@ -20,15 +20,15 @@ from dualstream.solvers.protocols.refit_weights import (
     weights_arrays,
 )
 from dualstream.solvers.rows.intercept import Features
-from dualstream.solvers.spec.resolve import make_learner
-from dualstream.solvers.spec_cache import worked_out_once
+from dualstream.solvers.spec.make_learner import make_learner
+from dualstream.solvers.spec_cache import derived_once
 
 _ANY_REACH = 1e150
 """Bound on an unknown distance. ASSET then begins with its first step size."""
 _INSTEAD = 'create a model with "algorithm": "sgd" and the loss and rho of the weights'
 
 
-@worked_out_once
+@derived_once
 def why_not_set_weights(spec: Mapping[str, Any]) -> str | None:
     """Why the weights of a model of this resolved specification cannot be set; None if they can."""
     if spec["task"] == "multiclass":

@@ -30,9 +30,9 @@ from dualstream.solvers.rows.batch import Batch
 if TYPE_CHECKING:
     from dualstream.solvers.semiparametric.learner import Semiparametric
 
-DUALS = ("prints", "duals")
+DUALS = ("fingerprints", "duals")
 """Arrays of a refit of a linear model: see `take_refit`."""
-SOLUTION = ("prints", "duals", "beta", "dropped", "unique", "indptr", "indices", "values")
+SOLUTION = ("fingerprints", "duals", "beta", "dropped", "unique", "indptr", "indices", "values")
 """Arrays of a refit of a semiparametric model: see `Semiparametric.take_solution`."""
 
 # A decrease of the dual below this share of the objective is rounding error.
@@ -148,15 +148,15 @@ def enter_refit(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]])
     if has_weights:
         enter_weights(learner, arrays)
         return None
-    return take_refit(learner, arrays["prints"], arrays["duals"])
+    return take_refit(learner, arrays["fingerprints"], arrays["duals"])
 
 
 def take_refit(
-    learner: Learner, prints: npt.NDArray[np.float64], duals: npt.NDArray[np.float64]
+    learner: Learner, fingerprints: npt.NDArray[np.float64], duals: npt.NDArray[np.float64]
 ) -> int:
     """Apply new dual variables to the learner; returns how many of the rows are still retained.
 
-    prints, duals  (problems, n)  as `Refitted` has them
+    fingerprints, duals  (problems, n)  as `Refitted` has them
 
     Newer rows were learned on top of the old dual variables. If the new values would decrease the
     dual for this reason, the step to them is halved repeatedly, and the share with the largest dual
@@ -166,10 +166,10 @@ def take_refit(
     every share, or if a number would not be finite; then nothing has changed.
     """
     own = refittable(learner)
-    shape = prints.shape
+    shape = fingerprints.shape
     if duals.shape != shape or len(shape) != 2 or not 1 <= shape[0] <= len(own.problems):
         raise RefitError(
-            f"prints of shape {shape} and dual variables of shape {duals.shape} "
+            f"fingerprints of shape {shape} and dual variables of shape {duals.shape} "
             f"do not fit a learner of {len(own.problems)} problems"
         )
     before, dual = learner.state(), _dual_of(learner)
@@ -178,7 +178,7 @@ def take_refit(
     share = 1.0
     try:
         while share >= _MIN_SHARE:
-            rows = own.take_duals(prints, duals, share)
+            rows = own.take_duals(fingerprints, duals, share)
             if rows == 0:
                 raise RefitError("none of the refitted rows is still retained")
             now = _dual_of(learner)
@@ -194,7 +194,7 @@ def take_refit(
                 f"the window has moved on: the dual is {dual}, and would fall to {best}"
             )
         learner.restore(before)
-        return own.take_duals(prints, duals, found)
+        return own.take_duals(fingerprints, duals, found)
     except RefitError:
         learner.restore(before)
         raise

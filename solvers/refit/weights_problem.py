@@ -38,7 +38,7 @@ from dualstream.solvers.protocols.certificate import relative_gap
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.refit_weights import reach_of, taking_weights, weights_arrays
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.spec.resolve import make_learner
+from dualstream.solvers.spec.make_learner import make_learner
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ Problems = Sequence[tuple[Mapping[str, Any], State]]
 class Refitted:
     """The result of a refit, for the copied window."""
 
-    prints: Floats
+    fingerprints: Floats
     """(problems, n): a fingerprint for each row that counts, oldest first; see `prints_of`."""
     duals: Floats
     """(problems, n): the new dual variables."""
@@ -76,7 +76,7 @@ class Refitted:
     @property
     def arrays(self) -> dict[str, Floats]:
         """The journalled arrays."""
-        return {"prints": self.prints, "duals": self.duals}
+        return {"fingerprints": self.fingerprints, "duals": self.duals}
 
     @property
     def dropped(self) -> None:
@@ -196,7 +196,7 @@ class WindowProblem(DualAscent):
                 raise RefitError(f"{method} cannot solve the window: {error}") from error
             assert found.duals is not None
             duals, epochs, inner = found.duals, epochs + max(1.0, found.epochs), inner / 4.0
-            take_in(self.prints(), duals, 1.0, ring, self._w, floats, self._ints)
+            take_in(self.fingerprints(), duals, 1.0, ring, self._w, floats, self._ints)
             if found.status == "cancelled":
                 return None
         return math.ceil(epochs)
@@ -206,7 +206,7 @@ class WindowProblem(DualAscent):
         self._restart_average()
         return self.certificate()
 
-    def prints(self) -> Floats:
+    def fingerprints(self) -> Floats:
         """(rows,)"""
         return prints_of(self._ring, self.first, self.first + self.rows)
 
@@ -372,7 +372,7 @@ class Refitting:
     def refitted(self) -> Refitted:
         """The result."""
         return Refitted(
-            np.stack([problem.prints() for problem in self._problems]),
+            np.stack([problem.fingerprints() for problem in self._problems]),
             np.stack([problem.duals() for problem in self._problems]),
             self.epochs,
             self.certificate,

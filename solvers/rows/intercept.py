@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers.spec_cache import WorkedOut
+from dualstream.solvers.spec_cache import SharedDerived
 
 
 @dataclass(frozen=True, slots=True)
-class Features(WorkedOut):
+class Features(SharedDerived):
     """Rows of width `dim`, and whether the model has an intercept."""
 
     dim: int

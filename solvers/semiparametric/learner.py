@@ -229,7 +229,7 @@ class Semiparametric:
     def take_solution(self, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int:
         """Serve the solution of a refit; the number of its rows that are still retained.
 
-        prints, duals            (n,)  of the refitted window: fingerprint and delta of each row
+        fingerprints, duals      (n,)  of the refitted window: of each row, and its delta
         beta, dropped            (K,)  of each term of the basis; 1 if it depends on earlier ones
         unique                   (1,)  whether the window determines beta
         indptr, indices, values        the rows with delta != 0, as in Batch
@@ -237,9 +237,9 @@ class Semiparametric:
         Raises RefitError if none of the rows is retained in its order, or the arrays are not a
         solution; then nothing has changed.
         """
-        prints, duals, beta = arrays["prints"], arrays["duals"], arrays["beta"]
+        fingerprints, duals, beta = arrays["fingerprints"], arrays["duals"], arrays["beta"]
         k = len(self._terms)
-        shapes = {"duals": prints.shape, "beta": (k,), "dropped": (k,), "unique": (1,)}
+        shapes = {"duals": fingerprints.shape, "beta": (k,), "dropped": (k,), "unique": (1,)}
         for name, shape in shapes.items():
             if arrays[name].shape != shape or len(shape) != 1:
                 raise RefitError(f"{name} of shape {arrays[name].shape} do not fit {shape}")
@@ -248,7 +248,7 @@ class Semiparametric:
         delta = duals[duals != 0.0]
         support = self._rows_of(arrays, len(delta))
         now = prints_of(self._ring, self._first, self._last)
-        count = int(overlap(prints, now, np.empty(max(1, len(now)), np.int64)))
+        count = int(overlap(fingerprints, now, np.empty(max(1, len(now)), np.int64)))
         if count == 0:
             raise RefitError(_OTHERS)
         self._support, self._delta, self._beta = support, delta.copy(), beta.copy()

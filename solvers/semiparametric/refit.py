@@ -51,7 +51,7 @@ class Refitting:
         learner.restore(state)
         self._spec, self._tol, self._method, self._options = spec, tol, method, options
         self._basis = [_offline(term) for term in spec["basis"]]
-        self._window, self._prints, duals = learner.window()
+        self._window, self._fingerprints, duals = learner.window()
         self.rows = len(self._window)
         if not self.rows:
             raise RefitError("no row is retained")
@@ -121,7 +121,7 @@ class Refitting:
         support = answer.support
         return Refitted(
             {
-                "prints": self._prints,
+                "fingerprints": self._fingerprints,
                 "duals": answer.delta,
                 "beta": np.array([own.get(name, 0.0) for name in names]),
                 "dropped": np.array([float(name not in own) for name in names]),

@@ -7,7 +7,7 @@ import pytest
 from dualstream.solvers.portfolio.fused_members import Blueprint
 from dualstream.solvers.portfolio.presets import PRESETS, REGRESSION_PRESETS
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from dualstream.solvers.spec.resolve import resolve_spec
+from dualstream.solvers.spec.validate import resolve_spec
 from tests.docs.documents import DOCUMENTS, ROOT
 
 TASKS = {"semiparametric": "regression"}

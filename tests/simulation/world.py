@@ -29,7 +29,7 @@ import dualstream.service.replica.apply_or_rebuild
 import dualstream.service.replica.committer
 import dualstream.service.replica.group_commit
 import dualstream.service.replica.replica
-import dualstream.solvers.spec.resolve
+import dualstream.solvers.spec.make_learner
 from dualstream.service.features import ALL, FEATURES
 from dualstream.service.features.feature import jobs_of
 from dualstream.service.features.guard.controls import Resume
@@ -569,7 +569,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
             (dualstream.service.models.model, "MAX_APPEND_S", APPEND_TIMEOUT_S),
             (dualstream.service.models.registry, "UNREADABLE_S", UNREADABLE_S),
             (dualstream.service.models.creation, "resolve_spec", models.resolved_once),
-            (dualstream.solvers.spec.resolve, "resolve_spec", models.resolved_once),
+            (dualstream.solvers.spec.make_learner, "resolve_spec", models.resolved_once),
             (dualstream.service.jobs.follower, "SWEEP_S", SWEEP_S),
             (dualstream.service.features.refits.job, "HEARTBEAT_S", BEAT_S),
             (dualstream.service.features.refits.table, "LOST_MS", LOST_MS),

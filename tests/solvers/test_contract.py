@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from dualstream.solvers.spec.make_learner import warm
 
 from dualstream.solvers import (
     Batch,
@@ -21,6 +20,7 @@ from dualstream.solvers import (
 from dualstream.solvers.jit import DISABLED, compiled_signatures
 from dualstream.solvers.rows.shared_ones import are_shared_ones, shared_ones
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from dualstream.solvers.spec.make_learner import warm
 from dualstream.solvers.spec_cache import FixedSpec
 from tests.shared_state import changeable
 from tests.solvers.specs import DIM, SPECS, WITHOUT_STAND, stream

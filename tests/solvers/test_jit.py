@@ -15,7 +15,7 @@ from dualstream.solvers import Batch, make_learner, numeric_identity
 from dualstream.solvers.jit import DISABLED, SHARED_KERNELS, compiled_signatures
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.numeric_identity import APPLY_VERSION
-from dualstream.solvers.spec.resolve import warm
+from dualstream.solvers.spec.make_learner import warm
 
 ROOT = Path(solvers.__file__).parent
 CHECKOUT = ROOT.parents[1]

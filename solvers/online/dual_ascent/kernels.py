@@ -18,7 +18,8 @@ In every kernel
     w   (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
     f   (N_FLOATS,), k (N_INTS,) the scalars of a learner, see below
     bias                         the last coordinate of every row: 1.0 or 0.0
-    starts, indices, values, rows (ring_ in kernels that also take a batch)     see windows.Ring
+    starts, indices, values, rows (ring_ in kernels that also take a batch)
+                         see forgetting_windows.Ring
 """
 
 import math
@@ -347,7 +348,7 @@ def learn_rows(
     scores, losses, updated, rejected          (n,) written; the flags must be False initially
     w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
-    ring_*                           see windows.Ring; rows FIRST to LAST are retained
+    ring_*                           see forgetting_windows.Ring; rows FIRST to LAST are retained
     saved   (2 entries + 2,)         scratch; entries of any retained row. Without a sliding window:
                                      (0,), or (n,) to receive tau of each row that counts, and then
                                      no row is retained

@@ -71,7 +71,7 @@ from dualstream.solvers.protocols.served_weights import (
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.intercept import Features
-from dualstream.solvers.spec_cache import WorkedOut, worked_out_once
+from dualstream.solvers.spec_cache import SharedDerived, derived_once
 
 STATE_FLOATS = {
     "scale": SCALE,
@@ -103,7 +103,7 @@ _RingArrays = tuple[Ints, Indices, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan(WorkedOut):
+class _Plan(SharedDerived):
     """Constants that follow from a specification alone.
 
     floats, ints   initial scalars of a learner
@@ -121,7 +121,7 @@ class _Plan(WorkedOut):
     """Only l2 has a kernel without visits."""
 
 
-@worked_out_once
+@derived_once
 def _plan_of(spec: Mapping[str, Any]) -> _Plan:
     features, window = Features.of(spec), Window.of(spec)
     loss = make_loss(*loss_of(spec))
@@ -475,11 +475,11 @@ class DualAscent:
         """See Refittable."""
         return [self]
 
-    def take_duals(self, prints: Floats, duals: Floats, share: float) -> int:
+    def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """See Refittable. O(width + entries retained)."""
         held = (self._ring, self._w, self._floats, self._ints)
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = take_in(prints[0], duals[0], share, *held)
+            rows = take_in(fingerprints[0], duals[0], share, *held)
             if rows:
                 self._begin_average()
             numbers = (self._floats[:LOSS], self._w, self._weights())

@@ -49,8 +49,8 @@ def prints_of(ring: Ring, first: int, last: int) -> Floats:
     words = before[starts[1:]] - before[starts[:-1]]
     for column in (LABEL, WEIGHT):
         words = _mixed(words ^ _mixed(np.ascontiguousarray(rows[:, column]).view(np.uint64)))
-    prints: Floats = (words >> np.uint64(11)).astype(np.float64)
-    return prints
+    fingerprints: Floats = (words >> np.uint64(11)).astype(np.float64)
+    return fingerprints
 
 
 def _mixed(z: _Words) -> _Words:
@@ -89,18 +89,18 @@ def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
 
 
 def take_in(
-    prints: Floats, duals: Floats, share: float, ring: Ring, w: Floats, f: Floats, k: Ints
+    fingerprints: Floats, duals: Floats, share: float, ring: Ring, w: Floats, f: Floats, k: Ints
 ) -> int:
     """Move the retained rows with these fingerprints to these dual variables; return their number.
 
-    prints, duals  (n,)  of the refitted window, the oldest row first
+    fingerprints, duals  (n,)  of the refitted window, the oldest row first
     share          of the step from the old to the new values, in (0, 1]
     w, f and k are those of kernels.py. The average restarts empty. If no row is found nothing
     changes. The caller must check that the results are finite. O(width + entries retained).
     """
     first, last = first_that_counts(k), int(k[LAST])
     now = prints_of(ring, first, last)
-    count = int(overlap(prints, now, np.empty(max(1, len(now)), np.int64)))
+    count = int(overlap(fingerprints, now, np.empty(max(1, len(now)), np.int64)))
     if count == 0:
         return 0
     is_whole = all_is_retained(ring, w, f, k)

@@ -14,7 +14,7 @@ from dualstream.service.server import compile_kernels as kernels
 from dualstream.service.server.compile_kernels import PARSERS, kernel_modules, shares
 from dualstream.solvers import jit
 from dualstream.solvers.jit import DISABLED, compiled_signatures
-from dualstream.solvers.spec.resolve import warm
+from dualstream.solvers.spec.make_learner import warm
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 200])

@@ -22,7 +22,7 @@ from dualstream.solvers.evaluation.make_progressive import scores_are_log_odds
 from dualstream.solvers.evaluation.progressive import MAX_PENDING_BATCHES
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import NONLINEAR
-from dualstream.solvers.spec_cache import WorkedOut
+from dualstream.solvers.spec_cache import SharedDerived
 
 FEW = settings(max_examples=5 if DISABLED else 30, deadline=None)
 N = 300 if DISABLED else 2500
@@ -315,4 +315,6 @@ def test_models_that_have_counted_nothing_share_that_and_change_nothing_of_it(ta
     assert len({id(metrics._counted) for metrics in (got, restored, beside)}) == 3
     assert dump(untouched.state(), {}) == dump(beside.state(), {}) == before
     # It counts as no model's memory.
-    assert isinstance(untouched._counted, WorkedOut) and not isinstance(got._counted, WorkedOut)
+    assert isinstance(untouched._counted, SharedDerived) and not isinstance(
+        got._counted, SharedDerived
+    )

@@ -10,7 +10,7 @@ from dualstream.solvers import Batch, CorruptState, dump, explain, make_learner,
 from dualstream.solvers.features.first_rows import ROWS, sound_rows
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.rows.class_names import class_places, class_text
-from dualstream.solvers.spec.resolve import _make_member
+from dualstream.solvers.spec.make_learner import _make_member
 
 N, DIM = (60, 5) if DISABLED else (3000, 5)
 FEATURES = {"features": {"kind": "indexed", "dim": DIM}}

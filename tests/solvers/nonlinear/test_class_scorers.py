@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.solvers import Batch, CorruptState, ShapeMismatch, dump, make_learner
 from dualstream.solvers.nonlinear.softmax import log_odds_of
-from dualstream.solvers.spec import resolve
+from dualstream.solvers.spec import make_learner as maker
 from tests.solvers.nonlinear.class_streams import clusters, learner_of_classes, wrong_rows
 
 SPECS = {
@@ -57,7 +57,7 @@ def test_shared_neighbours_are_those_of_each_class_against_the_rest(spec, monkey
     weights = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], 400)
     batch, _ = clusters(400, 6, dim=7, late=200, weights=weights)
     shared = learner_of_classes(7, **spec)
-    monkeypatch.setattr(resolve, "shared_algorithms", lambda spec: [])
+    monkeypatch.setattr(maker, "shared_algorithms", lambda spec: [])
     apart = learner_of_classes(7, **spec)
     for learner in (shared, apart):
         learner.learn(batch[:9])

@@ -52,7 +52,7 @@ def moves_on(learner, slow, batch, x, retain, make):
     begin = len(slow.rows) - count
     teach(learner, slow, batch[28:30], x[28:30])
     dual = learner.certificate().dual
-    rows = take_refit(learner, found.prints, found.duals)
+    rows = take_refit(learner, found.fingerprints, found.duals)
     assert before.dual < found.certificate.dual and dual < learner.certificate().dual
     taken = learner.state()["ring_duals"]
     first = len(slow.rows) - min(retain, len(slow.rows))
@@ -116,7 +116,7 @@ def test_the_gap_comes_down_to_the_tolerance_by_the_learners_own_certificate(sub
             before = learner.certificate()
             found = refitted(learner, max_epochs=3000)
             assert found.converged
-            assert take_refit(learner, found.prints, found.duals) == 300
+            assert take_refit(learner, found.fingerprints, found.duals) == 300
             now = learner.certificate()
             assert not now.estimate and now.relative_gap <= 1e-3 and now.dual >= before.dual
             assert now.primal == pytest.approx(found.certificate.primal, rel=1e-12)
@@ -164,7 +164,7 @@ def test_outside_solvers_find_the_same_optimum(loss):
     learner = make_learner(spec_of(loss, ("sliding", 300), dim=8, rho=0.02))
     learner.learn(batch)
     found = refitted(learner, tol=1e-7, max_epochs=20_000)
-    take_refit(learner, found.prints, found.duals)
+    take_refit(learner, found.fingerprints, found.duals)
     now = learner.certificate()
     best = optimum(loss, x, y, 0.02)
     # The dual is a lower bound, and with the gap the primal is an upper bound.
@@ -190,7 +190,7 @@ def test_a_reference_bounds_what_is_served_on_the_retained_rows():
     alone = make_learner(spec_of("logistic", ("exponential", 0.999), dim=8, **more))
     alone.learn(batch[200:])
     solved = refitted(alone, 1e-9, 10_000)
-    take_refit(alone, solved.prints, solved.duals)
+    take_refit(alone, solved.fingerprints, solved.duals)
     assert alone.certificate().primal == pytest.approx(found.found, rel=1e-8)
     optimal = np.log1p(np.exp(-y[200:] * alone.predict(batch[200:])))
     np.testing.assert_allclose(found.losses, optimal, rtol=1e-4)
@@ -203,7 +203,7 @@ def test_strength_is_the_same_problem():
     for one in (learner, twin):
         one.learn(batch)
         found = refitted(one, 1e-8, 20_000)
-        take_refit(one, found.prints, found.duals)
+        take_refit(one, found.fingerprints, found.duals)
     np.testing.assert_allclose(learner.weights, twin.weights, atol=1e-3)
     for one in (learner, twin):
         found = Refitting(problems_of(one), 1e-8, 20_000, alone=True)
@@ -237,11 +237,11 @@ def test_rows_are_refitted_as_they_came_out_of_the_stages(more, task):
     learner.learn(batch[:70])
     before = learner.certificate()
     found = refitted(learner)
-    assert found.prints.shape == (3 if names else 1, 60)
+    assert found.fingerprints.shape == (3 if names else 1, 60)
     assert found.certificate.relative_gap <= 1e-3 < before.relative_gap
     learner.learn(batch[70:75])
     dual = learner.certificate().dual
-    assert take_refit(learner, found.prints, found.duals) == 55
+    assert take_refit(learner, found.fingerprints, found.duals) == 55
     assert learner.certificate().dual > dual
     twin = make_learner(spec | {"task": task})
     twin.restore(learner.state())
@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
         Refitting(problems_of(learner), 1e-3, 10)
     learner.learn(batch[:40])
     found = refitted(learner)
-    good = (found.prints, found.duals)
+    good = (found.fingerprints, found.duals)
     states = {}
 
     def refuses(match, prints, duals):
@@ -266,13 +266,13 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
             take_refit(learner, prints, duals)
         assert bytes_of(learner) == before
 
-    refuses("do not fit", found.prints[:, 1:], found.duals)
-    refuses("do not fit", np.repeat(found.prints, 2, 0), np.repeat(found.duals, 2, 0))
-    refuses("finite", found.prints, np.full((1, 20), np.inf))
+    refuses("do not fit", found.fingerprints[:, 1:], found.duals)
+    refuses("do not fit", np.repeat(found.fingerprints, 2, 0), np.repeat(found.duals, 2, 0))
+    refuses("finite", found.fingerprints, np.full((1, 20), np.inf))
     states["before"] = learner.state()
     take_refit(learner, *good)
     # Zeros are feasible too, but decrease the dual at every share.
-    refuses("moved on", found.prints, 0.0 * found.duals)
+    refuses("moved on", found.fingerprints, 0.0 * found.duals)
     learner.restore(states["before"])
     learner.unlearn(7)
     refuses("still retained", *good)
@@ -399,7 +399,7 @@ def test_solve_finds_the_same_weights_with_the_part_of_other_rows_fixed(loss):
         total=float(state["delta"]),
     )  # fmt: skip
     found = refitted(learner, 1e-12, 20_000)
-    take_refit(learner, found.prints, found.duals)
+    take_refit(learner, found.fingerprints, found.duals)
     np.testing.assert_allclose(learner.weights, solution.weights, atol=1e-4)
     assert learner.intercept == pytest.approx(solution.intercept, abs=1e-4)
 
@@ -427,7 +427,7 @@ def test_other_methods_find_the_same_dual_variables(loss, window, methods):
         twin.restore(learner.state())
         found = run.refitted()
         assert found.converged and found.epochs > 0 and looks[-1] <= 1e-6 < run.relative_gap_before
-        assert take_refit(twin, found.prints, found.duals) == run.rows
+        assert take_refit(twin, found.fingerprints, found.duals) == run.rows
         assert twin.certificate().relative_gap <= 2e-6
         duals[method] = twin.certificate().dual
         np.testing.assert_allclose(duals[method], duals["sdca"], rtol=3e-6)

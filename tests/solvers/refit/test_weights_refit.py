@@ -192,7 +192,7 @@ def test_state_after_a_refit_continues_bit_for_bit_and_averages_restart(name):
     for wrong, match in (
         (bad, "finite"),
         (dict(arrays) | {"width": np.array([DIM + 5.0])}, "do not fit"),
-        ({"prints": np.zeros((1, 1)), "duals": np.zeros((1, 1))}, "another kind"),
+        ({"fingerprints": np.zeros((1, 1)), "duals": np.zeros((1, 1))}, "another kind"),
     ):
         with pytest.raises(RefitError, match=match):
             enter_refit(learner, wrong)

@@ -189,7 +189,7 @@ def test_a_window_that_moves_on_and_what_fits_no_more():
     enter_refit(there, found.arrays)
     learner.learn(second[:20])
     came = int(np.count_nonzero(second[:20].weights))
-    left = len(found.arrays["prints"]) + came - 120
+    left = len(found.arrays["fingerprints"]) + came - 120
     kept = 120 - came
     assert left > 0
     rows = learner.window()[0]
@@ -218,7 +218,7 @@ def test_a_window_that_moves_on_and_what_fits_no_more():
         with pytest.raises(RefitError, match=match):
             enter_refit(learner, arrays | wrong)
     with pytest.raises(RefitError, match="another kind"):
-        enter_refit(learner, {"prints": arrays["prints"], "duals": arrays["duals"]})
+        enter_refit(learner, {"fingerprints": arrays["fingerprints"], "duals": arrays["duals"]})
     linear_model = make_learner({"algorithm": "dual_ascent", "features": spec_of()["features"]})
     with pytest.raises(RefitError, match="another kind"):
         enter_refit(linear_model, arrays)

@@ -1,24 +1,16 @@
-"""Resolves a model specification (defaults written out), and makes its learner."""
+"""Validates a model specification and writes its defaults out: the resolved specification."""
 
-import importlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
-from dualstream.solvers import jit as _jit
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
-from dualstream.solvers.features.spec import has_stages, read_features, read_map, read_scaling
-from dualstream.solvers.nonlinear import NONLINEAR
+from dualstream.solvers.features.spec import read_features, read_map, read_scaling
 from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.offline.refit_methods import refit_methods, why_not_method, why_not_refit
-from dualstream.solvers.portfolio.presets import shared_algorithms
-from dualstream.solvers.portfolio.spec import ModelFactory
-from dualstream.solvers.protocols.learner import Learner
-from dualstream.solvers.rows.columns.spec import age_features, read_columns, read_crosses
-from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
+from dualstream.solvers.rows.columns.spec import read_columns, read_crosses
+from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec.violations import with_all_violations
-from dualstream.solvers.spec_cache import FixedSpec, worked_out_once
 from dualstream.solvers.spec_fields import Spec, read_choice, read_flag, read_whole, refuse_unknown
 from dualstream.wire.text_values import nfc
 
@@ -38,8 +30,6 @@ _OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "r
 
 _OF_ROWS = ("columns", "crosses", "spec_version")
 """Fields that are not of the learner."""
-_RESTARTING = ("portfolio", *NONLINEAR)
-"""Algorithms that take scales from the first rows."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
 
@@ -59,7 +49,7 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, SPEC_VERSION, SPEC_VERSION)
     own = {name: value for name, value in spec.items() if name not in _OF_ROWS}
-    resolved = _resolve_model(own)
+    resolved = resolve_model(own)
     labels = resolved.get("labels")
     if labels and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
@@ -77,7 +67,7 @@ def _rows(spec: Mapping[str, Any], features: str) -> Spec:
     return {"columns": columns, "crosses": crosses}
 
 
-def _resolve_model(spec: Mapping[str, Any]) -> Spec:
+def resolve_model(spec: Mapping[str, Any]) -> Spec:
     """As `resolve_spec`, for one model or one member of a portfolio."""
     choice = "portfolio" if all(name in _OF_ANY_PORTFOLIO for name in spec) else "dual_ascent"
     algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
@@ -88,7 +78,7 @@ def _resolve_model(spec: Mapping[str, Any]) -> Spec:
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
     guard = read_guard(spec, algorithm, task)
     features = read_features(spec)
-    resolver = (_resolve_model,) if ALGORITHMS[algorithm].has_members else ()
+    resolver = (resolve_model,) if ALGORITHMS[algorithm].has_members else ()
     own = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
     resolved = own | {
         "algorithm": algorithm,
@@ -126,93 +116,6 @@ def _refit_method(resolved: Spec) -> str:
     if (why_not := why_not_method(resolved, method)) is not None:
         raise InvalidSpec("/refit/method", method, f"one of {', '.join(methods)}, as {why_not}")
     return str(method)
-
-
-def make_learner(spec: Mapping[str, Any]) -> Learner:
-    """A learner without rows. Raises InvalidSpec."""
-    return _maker(spec)()
-
-
-@worked_out_once
-def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
-    """Factory of the learners of a specification. Raises InvalidSpec."""
-    resolved = FixedSpec(resolve_spec(spec))
-    make = _maker_of_staged(resolved)
-    module: Any
-    if resolved["algorithm"] in _RESTARTING:
-        module = importlib.import_module("dualstream.solvers.features.first_rows")
-        make = partial(module.make_restarting, resolved, make)
-    if age_features(resolved):
-        module = importlib.import_module("dualstream.solvers.features.ages")
-        make = partial(module.make_aged, resolved, make)
-    return make
-
-
-def _make_member(spec: Mapping[str, Any]) -> Learner:
-    """The learner of a member, whose portfolio starts again with all of them."""
-    return _maker_of_staged(FixedSpec(resolve_spec(spec)))()
-
-
-def _maker_of_staged(resolved: Spec) -> Callable[[], Learner]:
-    """Factory of learners without what is in front of the stages."""
-    if not has_stages(resolved):
-        return _maker_of_core(resolved)
-    # Imported on demand, because importing compiles kernels.
-    module = importlib.import_module("dualstream.solvers.features.build")
-    return partial(module.make_staged, resolved, _make_core)
-
-
-def _make_core(resolved: Spec) -> Learner:
-    """The learner of a specification without stages."""
-    return _maker_of_core(resolved)()
-
-
-def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
-    module: Any
-    if shared_algorithms(resolved):
-        if resolved["algorithm"] == "portfolio":
-            module = importlib.import_module("dualstream.solvers.portfolio.classes")
-            models = ModelFactory(_resolve_model, _make_member)
-            return partial(module.make_classes, resolved, models)
-        module = importlib.import_module("dualstream.solvers.nonlinear.multiclass")
-        return partial(module.make_multiclass, resolved)
-    if resolved["task"] == "multiclass":
-        module = importlib.import_module("dualstream.solvers.online.multiclass")
-        return partial(module.make_multiclass, resolved, _make_core)
-    algorithm = ALGORITHMS[resolved["algorithm"]]
-    own = (ModelFactory(_resolve_model, _make_member),) if algorithm.has_members else ()
-    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *own)
-
-
-def warm(*algorithms: str) -> int:
-    """Import these algorithms (default: all) and compile their kernels.
-
-    Returns the number of kernels. Afterwards, no call compiles anything.
-    """
-    for name in algorithms or ALGORITHMS:
-        _load(ALGORITHMS[name])
-    for name in (
-        "dualstream.solvers.evaluation.class_progressive",
-        "dualstream.solvers.features.ages",
-        "dualstream.solvers.features.build",
-        "dualstream.solvers.profile",
-        "dualstream.solvers.evaluation.guard.monitor",
-        "dualstream.solvers.portfolio.classes",
-        "dualstream.solvers.nonlinear.boosted_classes",
-        "dualstream.solvers.nonlinear.net_classes",
-    ):
-        importlib.import_module(name)
-    if not algorithms:
-        for name in ("refit.window_problem", "refit.weights_problem"):
-            importlib.import_module(f"dualstream.solvers.{name}")
-        offline = importlib.import_module("dualstream.solvers.offline.method_registry")
-        for method in offline.METHODS:
-            offline.method_of(method)
-    return _jit.warm()
-
-
-def _load(algorithm: Algorithm) -> Any:
-    return importlib.import_module(algorithm.module)
 
 
 def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:
