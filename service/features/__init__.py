@@ -5,6 +5,7 @@ A server without a feature keeps no code of it: its routes answer 404 and name t
 
 from dualstream.service.features import (
     certificate,
+    columns,
     curves,
     export,
     guard,
@@ -20,6 +21,7 @@ from dualstream.service.replica.features import Features
 
 FEATURES: tuple[Feature, ...] = (
     certificate.FEATURE,
+    columns.FEATURE,
     curves.FEATURE,
     export.FEATURE,
     guard.FEATURE,

@@ -51,7 +51,6 @@ _CORE: dict[str, Methods] = {
     "/models/{model_id}/events": {"GET": PREDICT},
     "/models/{model_id}/metrics": {"GET": PREDICT},
     "/models/{model_id}/timeline": {"GET": PREDICT},
-    "/models/{model_id}/columns": {"GET": PREDICT},
     "/models/{model_id}/weights": {"GET": PREDICT},
     "/models/{model_id}/support": {"GET": PREDICT},
     "/models/{model_id}/sources": {"GET": PREDICT},
@@ -59,6 +58,7 @@ _CORE: dict[str, Methods] = {
 }
 FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "certificate": {"/models/{model_id}/certificate": {"GET": PREDICT}},
+    "columns": {"/models/{model_id}/columns": {"GET": PREDICT}},
     "curves": {"/models/{model_id}/curves": {"GET": PREDICT}},
     "export": {"/models/{model_id}/export": {"GET": PREDICT}},
     "guard": {"/models/{model_id}/resume": {"POST": ADMIN}},

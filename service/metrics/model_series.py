@@ -9,7 +9,6 @@ from prometheus_client.registry import Collector
 
 from dualstream.service.metrics.families import Family, FamilyKind, ModelFamilies
 from dualstream.service.models.model import Model
-from dualstream.solvers.profile import MODERATE
 from dualstream.solvers.protocols import sparse_support
 from dualstream.solvers.protocols.member_learner import MemberView, member_learner
 
@@ -17,10 +16,6 @@ STATE_AGE_S = 15.0
 """Age at which certificates, and the weights of a large model, are computed again."""
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
-
-COLUMNS_PER_MODEL = 10
-"""Columns of a model that have a series. Columns that did not move have none: a scrape stays small,
-and its series do not change with noise."""
 
 FAMILIES = {
     "samples": Family(_COUNTER, "Journalled rows, by outcome: learned or rejected.", ("outcome",)),
@@ -64,12 +59,6 @@ FAMILIES = {
         _COUNTER,
         "Changes of the progressive loss found by a drift detector, by direction.",
         ("detector", "direction"),
-    ),
-    "column_drift": Family(
-        _GAUGE,
-        f"Population stability index of the columns that moved most, at most {COLUMNS_PER_MODEL} "
-        f"of a model, from {MODERATE} on.",
-        ("column",),
     ),
     "local_phases": Family(
         _COUNTER,
@@ -117,9 +106,6 @@ class ModelSeries(Collector):
         for one in self._more:
             one.measure(replica, self._put)
         self._progress(replica.progress.summary())
-        drifts = replica.profile.drifts(replica.names.are_full)
-        for column, index in drifts[:COLUMNS_PER_MODEL]:
-            self._put("column_drift", index if index >= MODERATE else None, column)
         if (phases := sparse_support.local_phases_of(replica.learner)) is not None:
             for outcome in ("accepted", "refused", "unsolved"):
                 self._put("local_phases", getattr(phases, outcome), outcome)

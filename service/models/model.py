@@ -297,7 +297,6 @@ class Model(CommitListener):
         roots = (
             replica.learner,
             replica.progress,
-            replica.profile,
             replica.lineage,
             self.activity.rows,
             self.activity.times,

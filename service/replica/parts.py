@@ -56,6 +56,12 @@ class StatePart:
     def on_learned(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
         """Rows were learned; the first at `first_seq`. It may run in a thread."""
 
+    def on_reached(self, seq: int) -> None:
+        """Rows up to `seq` were learned or set aside. Only models with a part that sets aside."""
+
+    def on_names(self, names: Sequence[tuple[int, str]], since: int, seq: int) -> None:
+        """Features (index, name) got names at `seq` that count from log position `since` on."""
+
     def on_ids(self, ids: RowIds, batch: Batch, first_seq: int, outcome: Outcome) -> None:
         """Rows of which some have ids were learned, or set aside; the first at `first_seq`."""
 
@@ -128,13 +134,24 @@ class Parts:
     A replica with more of them takes 1.3 kB more.
     """
 
-    __slots__ = ("_by_type", "check_learning", "forgetting", "gate", "on_ids", "on_learned")
+    __slots__ = (
+        "_by_type",
+        "check_learning",
+        "forgetting",
+        "gate",
+        "on_ids",
+        "on_learned",
+        "on_names",
+        "on_reached",
+    )
 
     def __init__(self, parts: Iterable[StatePart]) -> None:
         self._by_type = {type(part): part for part in parts}
         self.gate = self._only("learn")
         self.forgetting = self._only("forgotten_seq")
         self.on_learned = [part.on_learned for part in self._overriding("on_learned")]
+        self.on_names = [part.on_names for part in self._overriding("on_names")]
+        self.on_reached = [part.on_reached for part in self._overriding("on_reached")]
         self.on_ids = [part.on_ids for part in self._overriding("on_ids")]
         self.check_learning = [part.check_learning for part in self._overriding("check_learning")]
 

@@ -391,8 +391,9 @@ class Replica(ViewedState):
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
             outcome = gate.learn(self.learner, self.learn_rows, batch, self.seq + 1)
+            for on_reached in self.parts.on_reached:
+                on_reached(self.seq + len(batch))
         self.seq += len(batch)
-        self.profile.reach(self.seq)
         if is_measured:
             pace.measured(estimated, self._clock.cpu_seconds() - began)
         if len(outcome.classes) != self._classes:
@@ -408,7 +409,6 @@ class Replica(ViewedState):
             self.progress.count(batch[first:], outcome[first:], first_seq + first)
         else:
             self.progress.count(batch, outcome, first_seq)
-        self.profile.count(batch, outcome, first_seq)
         for on_learned in self.parts.on_learned:
             on_learned(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))

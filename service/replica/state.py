@@ -40,14 +40,13 @@ from dualstream.solvers import (
     make_progressive,
     numeric_identity,
 )
-from dualstream.solvers.profile import ColumnProfile
 from dualstream.solvers.protocols import checksummed_state
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows import intercept
 
 NO_PREFIX = "."
 """Key of the arrays whose names have no prefix."""
-_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "profile", "answers", "verdicts"}
+_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "answers", "verdicts"}
 """Prefixes of arrays that belong to no part of a feature."""
 
 
@@ -57,12 +56,11 @@ class UnreadableCopy(RecordError):
 
 @dataclass(slots=True)
 class ModelState:
-    """Learner, progressive metrics, feature names, column profile, counts, parts of features."""
+    """Learner, progressive metrics, feature names, counts, parts of features."""
 
     learner: Learner
     progress: Progressive
     names: FeatureNames
-    profile: ColumnProfile
     parts: Parts
     rejected: int = 0
     refused_controls: int = 0
@@ -75,7 +73,7 @@ class ModelState:
         if learner is None:
             learner = make_learner(spec)
         progress = make_progressive(spec)
-        return cls(learner, progress, FeatureNames(), ColumnProfile(spec), make_parts(spec))
+        return cls(learner, progress, FeatureNames(), make_parts(spec))
 
     def restore(self, arrays: ArraysByPrefix) -> None:
         """Restore from `by_prefix(arrays())`. Raises CorruptState; the object is unusable then."""
@@ -85,7 +83,6 @@ class ModelState:
         self.learner.restore(arrays["learner"])
         self.progress.restore(arrays["progress"])
         self.names.restore(arrays["names"])
-        self.profile.restore(arrays["profile"], self.names.pairs())
         for part in self.parts:
             part.restore(arrays, self.names)
         counts = arrays[NO_PREFIX]
@@ -99,7 +96,6 @@ class ModelState:
         arrays |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         arrays |= {f"names.{name}": array for name, array in self.names.state().items()}
         arrays |= self.parts.arrays()
-        arrays |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         arrays["rejected"] = np.array(self.rejected, np.int64)
         arrays["refused_controls"] = np.array(self.refused_controls, np.int64)
         return arrays
@@ -282,7 +278,8 @@ class PositionedState:
         for since, pairs in names:
             added = self.names.keep(pairs)
             if added:
-                self.profile.add_names(added, since, self.seq)
+                for on_names in self.parts.on_names:
+                    on_names(added, since, self.seq)
 
     # -- the state ------------------------------------------------------------------------------
 
@@ -298,7 +295,6 @@ class PositionedState:
         self.learner = state.learner
         self.progress = state.progress
         self.names = state.names
-        self.profile = state.profile
         self.parts = state.parts
         self.rejected = state.rejected
         self.refused_controls = state.refused_controls
@@ -307,9 +303,7 @@ class PositionedState:
     def state(self) -> ModelState:
         """The part that is a function of spec and journal."""
         counts = (self.rejected, self.refused_controls)
-        return ModelState(
-            self.learner, self.progress, self.names, self.profile, self.parts, *counts
-        )
+        return ModelState(self.learner, self.progress, self.names, self.parts, *counts)
 
     def _begin_at(self, seq: int, chain: str) -> None:
         self.seq = seq

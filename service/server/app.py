@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dualstream import __version__
 from dualstream.service.api import (
     audit,
-    columns,
     dashboard,
     health,
     late_labels as labels,
@@ -108,7 +107,6 @@ def _routes(features: tuple[Feature, ...]) -> list[BaseRoute]:
         models,
         specs,
         timeline,
-        columns,
         labels,
         sources,
         health,

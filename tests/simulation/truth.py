@@ -16,7 +16,6 @@ from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.service.replica.state import ModelState, read_copy
 from dualstream.solvers import Batch, Learner, Outcome, make_learner, make_progressive
-from dualstream.solvers.profile import ColumnProfile
 from dualstream.solvers.refit.refit import problems_of
 from tests.simulation import models
 from tests.simulation.late import LateRow, late_rows
@@ -42,7 +41,6 @@ class Truth:
         self.late: dict[int, LateRow] = {}
         """Every row by its seq, where the model has rows with ids."""
         self.parts = ALL.parts(kind.resolved)
-        self.profile = ColumnProfile(kind.resolved)
         self.copies = {version.digest: version.seq for version in log.versions.values()}
         """The seqs of copies, by their digests."""
         self.states: dict[int, dict[str, bytes]] = {}
@@ -115,7 +113,8 @@ class Truth:
         self.twice |= self._has.intersection(seqs)
         self._has.update(seqs)
         self.progress.count(batch, outcome, first_seq)
-        self.profile.count(batch, outcome, first_seq)
+        for on_learned in self.parts.on_learned:
+            on_learned(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
@@ -136,13 +135,13 @@ class Truth:
             self._note_ids(held, at, outcome)
             learned += len(held) - int(np.count_nonzero(outcome.rejected))
         counts = self.rejected, self.refused
-        state = self.learner, self.progress, FeatureNames(), self.profile, self.parts
+        state = self.learner, self.progress, FeatureNames(), self.parts
         return LearnedCopy(ModelState(*state, *counts), learned)
 
     def use_state(self, state: ModelState) -> None:
         self.learner, self.progress = state.learner, state.progress
         self.rejected, self.refused = state.rejected, state.refused_controls
-        self.profile, self.parts = state.profile, state.parts
+        self.parts = state.parts
 
     def restore_copy(self, seq: int) -> None:
         """Replace the state by the copy that the control names."""
@@ -174,7 +173,6 @@ class Truth:
         state = {f"learner.{name}": array for name, array in self.learner.state().items()}
         state |= {f"progress.{name}": array for name, array in self.progress.state().items()}
         state |= self.parts.arrays()
-        state |= {f"profile.{name}": array for name, array in self.profile.state().items()}
         state["rejected"] = np.array(self.rejected, np.int64)
         state["refused_controls"] = np.array(self.refused, np.int64)
         return {name: array.tobytes() for name, array in state.items()}

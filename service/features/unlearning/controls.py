@@ -27,7 +27,6 @@ def _unlearn(subject: PositionedState, order: Unlearn) -> None:
     if ids is None:
         raise UnlearningError(unlearner.why_not_unlearn(subject.spec))
     ids.unlearn(subject.learner, bytes.fromhex(order.sample), subject.seq + 1)
-    subject.profile.forget_rows()  # it may hold values of the sample
     subject.parts.on_forgotten(subject.seq + 1)
 
 

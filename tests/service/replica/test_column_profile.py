@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.features import ALL
+from dualstream.service.features.columns.profile import Profile
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.replica.replica import Replica
@@ -63,7 +64,7 @@ def test_workers_snapshots_and_replays_have_the_same_profile(serve, store):
     assert profile_of(replica_of(other)) == expected
     assert profile_of(loaded(store)) == expected
     assert profile_of(replica_of(one, "n")) == expected
-    names = replica_of(one).profile.column_names()
+    names = replica_of(one).parts.find(Profile).columns.column_names()
     assert sorted(names) == ["note", "price", "site", "tags"]
 
 
@@ -131,6 +132,6 @@ def test_rows_that_come_before_their_names_do_not_depend_on_what_is_read_togethe
             await journal.close()
 
     live, others = asyncio.run(run())
-    assert live.profile is not None and live.profile.rows > 40
+    assert live.parts.find(Profile).columns.rows > 40
     for other in others:
         assert profile_of(other) == profile_of(live)

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Query, Request, Response
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import answer, staleness
 from dualstream.service.codecs.table_columns import RESERVED
+from dualstream.service.features.columns.profile import Profile
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
-from dualstream.solvers.profile import Column as Profile
+from dualstream.solvers.profile import Column as ProfiledColumn
 from dualstream.wire.responses import Column, Columns, FrequentValue
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
@@ -40,11 +41,13 @@ async def read_columns(
 def _columns_of(model: Model, refused: Mapping[str, int]) -> dict[str, Any]:
     """Fields of Columns; columns by name. Runs in a view."""
     replica = model.replica
-    profile = replica.profile
+    part = replica.parts.find(Profile)
+    assert part is not None
+    profile = part.columns
     columns = profile.columns(replica.names.get, replica.names.are_full)
     views = [_view_of(one, refused.get(one.name, 0)) for one in columns]
     views += [
-        _view_of(Profile.without_rows(name), refused[name])
+        _view_of(ProfiledColumn.without_rows(name), refused[name])
         for name in refused.keys() - {one.name for one in columns}
     ]
     return {
@@ -64,7 +67,7 @@ def _roles_of(model: Model) -> dict[str, str]:
     return {name: role for name, role in named.items() if name is not None}
 
 
-def _view_of(column: Profile, refused: int) -> Column:
+def _view_of(column: ProfiledColumn, refused: int) -> Column:
     top = [FrequentValue(*pair) for pair in column.top]
     others = {"top": top, "refused": refused, "drift": column.drift}
     return Column(**asdict(column) | others)
