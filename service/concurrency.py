@@ -1,4 +1,4 @@
-"""Worker threads and background tasks: every thread pool and shielded task of the server.
+"""Worker threads, background tasks and a lock: every thread pool and shielded task of the server.
 
 Work on many small arrays takes and releases the interpreter's lock (GIL) at every array. Several
 threads with such work hand the lock to each other and to the event loop thousands of times a
@@ -16,10 +16,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import FrameType
+from types import FrameType, coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 log = logging.getLogger("dualstream.event_loop")
@@ -85,10 +86,114 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(background_task(work))
 
 
+def start(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in this event-loop iteration. If it waits, a task runs the rest.
+
+    Most short work does not wait, and a task costs about as much time as learning a row. Before its
+    first wait the work has no current task; see `ensure_task`.
+    """
+    try:
+        awaited = work.send(None)
+    except StopIteration:
+        return
+    task = asyncio.create_task(_run_rest(work, awaited))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def ensure_task() -> None:
+    """Let the work that `start` runs become a task: `asyncio.timeout`, in stores, needs one."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)
+
+
+async def _run_rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _rest_of(work, awaited)
+
+
+@coroutine
+def _rest_of(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    """Resume started work, which awaits the future `awaited`, or None: the next iteration."""
+    if awaited is not None:
+        # Another task that awaits the same future clears the mark of `await`.
+        awaited._asyncio_future_blocking = True
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = work.throw(error)
+            else:
+                awaited = work.send(value)
+
+
 def _forget(task: "asyncio.Task[Any]") -> None:
     _tasks.discard(task)
     if not task.cancelled():
         task.exception()  # else asyncio logs an error that no caller awaits
+
+
+class FifoLock:
+    """Mutual exclusion in order of arrival.
+
+    `release` hands the lock to the next waiter directly, so no later caller can overtake it.
+    """
+
+    __slots__ = ("_is_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_held(self) -> bool:
+        """Is the lock taken?"""
+        return self._is_taken
+
+    @property
+    def has_waiters(self) -> bool:
+        """Does a caller wait for the lock?"""
+        return not all(future.done() for future in self._waiting)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free. Return whether it was."""
+        if self._is_taken:
+            return False
+        self._is_taken = True
+        return True
+
+    def enqueue(self) -> "asyncio.Future[None]":
+        """Wait for a lock that is taken: the future is done when the caller has it.
+
+        Cancel the future to leave the queue.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def release(self) -> None:
+        """Hand the lock to the next waiter that was not cancelled, or free it."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self._is_taken = False
+
+    async def __aenter__(self) -> None:
+        """Take the lock, waiting if needed."""
+        if self.try_acquire():
+            return
+        future = self.enqueue()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # cancelled after the lock was handed over
+                self.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
 
 
 def drop_traceback(error: BaseException | None) -> None:

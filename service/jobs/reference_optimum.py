@@ -79,7 +79,7 @@ class References(Job):
         model = self._model_ref()
         assert model is not None  # the caller holds it
         replica, found = model.replica, self.found
-        if found is not None and found.place == replica.place and not replica.is_forked:
+        if found is not None and found.place == replica.position and not replica.is_forked:
             return found
         if self._solving is None:
             self._solving = background_task(self._find(model))
@@ -94,7 +94,7 @@ class References(Job):
         async with self._thread.turn:
             while True:
                 async with model.committer.between_groups():
-                    place = replica.place
+                    place = replica.position
                     problems = await replica.view(partial(refit.problems_of, replica.learner))
                     losses = replica.parts.find(ServedLosses)
                     served = np.empty(0) if losses is None else losses.last(len(losses))

@@ -236,13 +236,13 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 class Base(msgspec.Struct, frozen=True, gc=False):
     """What a replica starts from: the model, its newest snapshot, and the first entries after it.
 
-    All of one moment, and unchecked: the snapshot may be damaged, the entries may not follow it.
-    `entries` is None if the store returns only the model.
+    Unchecked: the snapshot may be damaged, the entries may not follow it. There may be more
+    entries in the store than these.
     """
 
     record: ModelRecord
     snapshot: Snapshot | None = None
-    entries: tuple[Entry, ...] | None = None
+    entries: tuple[Entry, ...] = ()
 
 
 class LogPosition(msgspec.Struct, frozen=True, gc=False):
@@ -350,12 +350,12 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         """
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
-        """Return what a replica starts from, as far as the store reads it in one step.
+        """Return what a replica starts from.
 
-        SQLite: everything; `entries` are those of a `read`, None if that raises Trimmed. Redis:
-        only the model.
+        SQLite reads all of it in one step, with the entries of a `read`, none if that raises
+        Trimmed. Redis reads the snapshot after the model, and no entries.
 
-        Raises UnknownModel.
+        Raises UnknownModel; ModelChanged if the model is replaced in between.
         """
 
     async def heads(self, models: Sequence[str]) -> Sequence[Head | JournalUnavailable | None]:

@@ -15,8 +15,7 @@ from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.snapshots import BULK_ROWS, Snapshots
 from dualstream.service.models.store_status import STALE_S
 from dualstream.service.observability.tracing import SPAN, LearnSpans
-from dualstream.service.replica.apply_or_rebuild import CommitListener
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import CommitListener, Committer
 from dualstream.service.replica.fork_detection import Lineage, Lost
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import (
@@ -181,7 +180,7 @@ class Model(CommitListener):
         the control if it has lost that state.
         """
         async with self.committer.between_groups():
-            return self.replica.place
+            return self.replica.position
 
     async def place_beyond(self, place: LogPosition) -> LogPosition | None:
         """The journal's end, if the records at `place` still lead to it. None if they are lost.

@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.store_status import OtherIdentity
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.state import Captured
 
@@ -142,7 +142,7 @@ class Snapshots:
             )
             if isinstance(error, NotHeld):
                 assert captured is not None
-                await self._committer.check_place(LogPosition(captured.seq, captured.chain))
+                await self._committer.check_position(LogPosition(captured.seq, captured.chain))
         finally:
             self._task = None
             self._not_before = now() + (now() - began) / SNAPSHOT_SHARE

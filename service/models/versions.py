@@ -68,7 +68,7 @@ async def take_version(
                 staged.is_named = True
                 return answer
             except NotHeld:
-                await model.committer.check_place(LogPosition(copy.seq, copy.chain))
+                await model.committer.check_position(LogPosition(copy.seq, copy.chain))
                 raise
             except UnknownCopy:
                 if tried == ATTEMPTS - 1:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from dualstream.service.concurrency import ensure_task
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.controls import Kind, Kinds, apply_to, read_control
@@ -20,6 +21,7 @@ async def apply_control(
     It runs in a thread because it may take long: a new member learns all retained rows. Raises
     UnreadableCopy and Trimmed; nothing has changed then.
     """
+    await ensure_task()
     kind, order = read_control(replica, kinds, control)
     if kind.prepare is not None:
         replica.prepared = await kind.prepare(replica, order, journal)

@@ -17,6 +17,7 @@ from dualstream.service.concurrency import (
     MEASURED_ROWS,
     Pace,
     background_task,
+    ensure_task,
     run_in_thread,
     run_long_in_thread,
 )
@@ -36,7 +37,6 @@ from dualstream.service.replica.outcomes import (
     ControlOutcome,
     clear_outcomes,
     record_outcomes,
-    within,
 )
 from dualstream.service.replica.requests import NewRows
 from dualstream.service.replica.row_ids import RowIds
@@ -52,8 +52,7 @@ from dualstream.solvers.spec import cost
 T = TypeVar("T")
 Run = Callable[..., Coroutine[Any, Any, Any]]
 
-BYTES_PER_ENTRY = 4
-"""Bytes of a journalled feature, at least in the mean."""
+
 READ_BYTES = 1024 * 1024
 
 
@@ -112,13 +111,13 @@ class Replica(ViewedState):
     # -- reading ---------------------------------------------------------------------------------
 
     @property
-    def place(self) -> LogPosition:
+    def position(self) -> LogPosition:
         """The log position. Valid between two groups."""
         return LogPosition(self.seq, self.chain)
 
-    def leads_on_from(self, place: LogPosition) -> bool:
+    def leads_on_from(self, position: LogPosition) -> bool:
         """Did the replica apply up to this position, with no sign that the journal lost it?"""
-        return not self.is_forked and self.lineage.includes(place.seq, place.chain)
+        return not self.is_forked and self.lineage.includes(position.seq, position.chain)
 
     async def predict(self, batch: Batch) -> tuple[np.ndarray, int, str]:
         """Return scores, and the seq and chain of the state that gave them.
@@ -140,22 +139,22 @@ class Replica(ViewedState):
         pace, rows = self.predicting, len(batch)
         if pace.is_short(rows, batch.nnz):
             return [score(batch)]
-        found: list[T] = []
+        scores: list[T] = []
         done = 0
         while done < rows:
             rest = batch[done:]
             piece = rest[: pace.next_slice(len(rest), rest.nnz)]
             run = run_long_in_thread if pace.is_long(len(piece), piece.nnz) else run_in_thread
-            found.append(await run(self._score_slice, score, piece))
+            scores.append(await run(self._score_slice, score, piece))
             done += len(piece)
-        return found
+        return scores
 
     def _score_slice(self, score: Callable[[Batch], T], batch: Batch) -> T:
         estimated = self.predicting.cost.seconds(len(batch), batch.nnz)
         began = self._clock.cpu_seconds()
-        found = score(batch)
+        scores = score(batch)
         self.predicting.measured(estimated, self._clock.cpu_seconds() - began)
-        return found
+        return scores
 
     @property
     def ratios(self) -> Ratios:
@@ -175,38 +174,13 @@ class Replica(ViewedState):
         if new.names:
             self.keep_names([(self.seq + 1, new.names)])
         outcome = await self._learn(new.batch)
-        self._keep_own(seq, chain, new, outcome)
-        return outcome
-
-    def learn_own(self, seq: int, chain: str, new: NewRows) -> Outcome:
-        """As `apply_own`, for rows that are learned in this event-loop iteration."""
-        if new.names:
-            self.keep_names([(self.seq + 1, new.names)])
-        outcome = self._learn_slice(new.batch)
-        self._keep_own(seq, chain, new, outcome)
-        return outcome
-
-    def _keep_own(self, seq: int, chain: str, new: NewRows, outcome: Outcome) -> None:
-        """Advance past learned rows and keep their first responses and ids."""
         first_seq = seq + 1 - len(new.batch)
         if new.requests:
             self.first_responses.keep(new.requests, first_seq, new.batch, outcome)
         for on_ids in self.parts.on_ids:
             on_ids(new.ids, new.batch, first_seq, outcome)
-        self._set_place(seq, chain)
-
-    def learns_at_once(self, rows: int, size: int) -> bool:
-        """Can this number of rows, of `size` bytes, be learned in this event-loop iteration?"""
-        pace = self.learning
-        if not pace.is_short(rows, size // BYTES_PER_ENTRY) or self._lock.locked():
-            return False
-        if self.learner is not self._paced:
-            return False
-        if pace.cost.is_plain:
-            return True
-        # Each row may have a new class, or start long work.
-        seconds = pace.seconds(rows, size // BYTES_PER_ENTRY, rows)
-        return seconds <= INLINE_S and not self._has_long_row(rows)
+        self._set_position(seq, chain)
+        return outcome
 
     async def apply_own_control(
         self, seq: int, chain: str, control: Control, journal: Journal
@@ -217,7 +191,7 @@ class Replica(ViewedState):
         """
         outcome = await apply_control(self, self.features.kinds, control, journal)
         self._paced = None
-        self._set_place(seq, chain)
+        self._set_position(seq, chain)
         return outcome
 
     async def apply(self, entries: Sequence[Entry], journal: Journal) -> None:
@@ -230,32 +204,6 @@ class Replica(ViewedState):
         self.check_order(entries)
         for some in split_at(entries, self.features.needs_own_run):
             await self.apply_run(some, journal)
-
-    def rows_of(self, entries: Sequence[Entry]) -> Content | None:
-        """Decode entries that are known to follow; None if they hold a control.
-
-        Raises CorruptRecord, UnknownRecord, which name the entry.
-        """
-        content = self._content_after(entries)
-        if any(isinstance(record, Control) for record in content.records):
-            return None
-        return content
-
-    def learn_entries(self, entries: Sequence[Entry], content: Content) -> Outcome:
-        """Apply entries decoded by `rows_of`. Return the outcome of the last one.
-
-        Call it only if all rows can be learned in this event-loop iteration.
-        """
-        self.keep_names(content.names)
-        done: list[tuple[int, Applied]] = []
-        for record in content.records:
-            assert isinstance(record, Batch)
-            first_seq, outcome = self.seq + 1, self._learn_slice(record)
-            done.append((first_seq, self._kept(record, outcome, content.requests, content.ids)))
-        self._advance_past(entries, done)
-        last = within(done, entries[-1].first_seq, entries[-1].seq)
-        assert isinstance(last, Outcome)
-        return last
 
     def check_order(self, entries: Sequence[Entry]) -> None:
         """Raise Forked, or CorruptRecord, unless each entry follows the one before it."""
@@ -276,7 +224,7 @@ class Replica(ViewedState):
 
     def skip(self, entry: Entry) -> None:
         """Advance past an entry without applying it."""
-        self._set_place(entry.seq, entry.chain)
+        self._set_position(entry.seq, entry.chain)
 
     async def apply_part(self, entry: Entry, until: int) -> None:
         """Learn the rows of the next entry up to `until`, which lies inside the entry.
@@ -357,10 +305,15 @@ class Replica(ViewedState):
     def _is_short(self, batch: Batch) -> bool:
         """Can the event loop learn this batch?"""
         pace, rows, entries = self.learning, len(batch), batch.nnz
-        if pace.cost.is_plain or not pace.is_short(rows, entries):
-            return pace.is_short(rows, entries)
-        seconds = pace.seconds(rows, entries, self._new_classes(batch))
-        return seconds <= INLINE_S and not self._has_long_row(rows)
+        if not pace.is_short(rows, entries):
+            return False
+        if pace.cost.is_plain:
+            return True
+        # Each row may have a new class, or start long work.
+        if pace.seconds(rows, entries, rows) > INLINE_S:
+            if pace.seconds(rows, entries, self._new_classes(batch)) > INLINE_S:
+                return False
+        return not self._has_long_row(rows)
 
     def _has_long_row(self, rows: int) -> bool:
         return not self.learning.cost.is_even and has_long_row(self.learner, rows)
@@ -414,7 +367,7 @@ class Replica(ViewedState):
         self.rejected += int(np.count_nonzero(outcome.rejected))
         return outcome
 
-    def _set_place(self, seq: int, chain: str) -> None:
+    def _set_position(self, seq: int, chain: str) -> None:
         self.seq, self.chain = seq, chain
         self.lineage.add(seq, chain)
 
@@ -453,12 +406,13 @@ class Replica(ViewedState):
 
         If the new entries do not follow, the replica stops serving at once.
         """
-        found, last = await self._read(journal, end_of(some)), some[-1]
-        if found and self._applying is some and not follows(found[0], last.chain):
+        entries, last = await self._read(journal, end_of(some)), some[-1]
+        if entries and self._applying is some and not follows(entries[0], last.chain):
             self.is_forked = True
-        return found
+        return entries
 
     async def _read(self, journal: Journal, after: int) -> Sequence[Entry]:
+        await ensure_task()
         return await journal.read(self.id, self.incarnation, after, READ_BYTES)
 
     def check_head(self, record: ModelRecord) -> None:

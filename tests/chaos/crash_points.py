@@ -18,8 +18,7 @@ from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.store import RedisJournal
 from dualstream.service.journal.sqlite import append
 from dualstream.service.journal.sqlite.store import SqliteJournal
-from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.group_commit import Appending
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.replica import Replica
 
 MARK = Path(os.environ.get("DUALSTREAM_CRASH_MARK", "/nonexistent"))
@@ -55,10 +54,10 @@ def strike(step: str) -> None:
 def plant() -> None:
     """Add the steps to the service's own classes."""
     _before(Committer, "_begin", "the request is parked")
-    _before(Appending, "send", "the group is about to be appended")
+    _before(Committer, "_send", "the group is about to be appended")
     _before(Committer, "_on_appended", "the append is answered")
     _after(Replica, "_learn_slice", "the rows are learned, and their place not taken note of")
-    _after(Replica, "_keep_own", "the rows are applied")
+    _after(Replica, "apply_own", "the rows are applied")
     _after(dualstream.service.api.responses, "answer_new", "the answer is made")
     for store in (SqliteJournal, RedisJournal):
         _before(store, "snapshot_put", "the snapshot is about to be put")

@@ -17,8 +17,10 @@ from dualstream.service.concurrency import (
     LoopWatch,
     Pace,
     background_task,
+    ensure_task,
     run_in_thread,
     run_to_completion,
+    start,
 )
 from dualstream.solvers.spec.cost import Cost
 
@@ -47,6 +49,76 @@ async def test_work_in_the_shared_thread_is_done_one_after_the_other():
     assert most == 1 and threading.get_ident() not in threads
     assert [n for n in got if isinstance(n, int)] == [0, 1, 2, 4, 5, 6, 7]
     assert isinstance(got[3], ValueError)
+
+
+@pytest.mark.anyio
+async def test_started_work_runs_at_once_and_becomes_a_task_when_it_waits():
+    steps: list[object] = []
+    shared = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        steps.append(asyncio.current_task())
+        await ensure_task()
+        steps.append(asyncio.current_task())
+        await ensure_task()  # it is a task already
+        async with asyncio.timeout(5):
+            steps.append(await shared)
+        with pytest.raises(ZeroDivisionError):
+            await run_in_thread(lambda: 1 / 0)
+        steps.append("end")
+
+    asyncio.get_running_loop().call_soon(start, work())
+    await asyncio.sleep(0)
+    assert steps == [None]
+    await asyncio.sleep(0)
+    shared.set_result(5)
+    while steps[-1] != "end":
+        await asyncio.sleep(0)
+    assert isinstance(steps[1], asyncio.Task) and steps[2:] == [5, "end"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_started_work_awaits_a_future_that_others_await(is_done):
+    """Its first future, which another task awaits in between."""
+    shared = asyncio.get_running_loop().create_future()
+    got: list[object] = []
+
+    async def work() -> None:
+        got.append(await shared)
+
+    start(work())
+    other = asyncio.create_task(work())
+    if is_done:
+        shared.set_result(7)
+    await asyncio.sleep(0)
+    if not is_done:
+        shared.set_result(7)
+    await other
+    await asyncio.sleep(0)
+    assert got == [7, 7]
+
+
+@pytest.mark.anyio
+async def test_started_work_is_cancelled_as_a_task_is():
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        finally:
+            ended.append("closed")
+
+    before = asyncio.all_tasks()
+    start(work())
+    await asyncio.sleep(0)
+    (task,) = asyncio.all_tasks() - before
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() and ended == ["cancelled", "closed"]
 
 
 @pytest.mark.anyio

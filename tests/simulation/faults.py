@@ -266,7 +266,8 @@ class Connection:
         if self._network.tells_bases:
             base: Base = (await self._call(_READ, "base", model))[0]
         else:
-            base = Base((await self._call(_READ, "get", model))[0])
+            record = (await self._call(_READ, "get", model))[0]
+            base = Base(record, await self.snapshot_get(model, record.incarnation))
         if model not in self.loads:
             return base
         self.loads[model] = bad = self._network.misreads(base.record)
@@ -518,9 +519,8 @@ def _short(value: Any) -> str:
         case ModelRecord() | Snapshot():
             return f"{value.seq} {value.chain[:8]}"
         case Base():
-            entries = "(?)" if value.entries is None else _short(value.entries)
             snapshot = "" if value.snapshot is None else f", snapshot {_short(value.snapshot)}"
-            return f"{_short(value.record)}{snapshot}, entries {entries}"
+            return f"{_short(value.record)}{snapshot}, entries {_short(value.entries)}"
         case tuple() | list():
             return "(" + ", ".join(map(_short, value)) + ")"
         case Exception():

@@ -96,8 +96,8 @@ class Notes:
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
         if not replica.lineage.includes(found.place.seq, found.place.chain):
-            self.problems.append(f"{got}, but is at {replica.place}")
-        elif found.place == replica.place and not model.job(References)._is_ending:
+            self.problems.append(f"{got}, but is at {replica.position}")
+        elif found.place == replica.position and not model.job(References)._is_ending:
             kept = replica.parts.find(ServedLosses)
             losses = np.empty(0) if kept is None else kept.last(len(kept))
             again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)

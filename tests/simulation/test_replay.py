@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dualstream.service.features import ALL
-from dualstream.service.journal.protocol import AppendRequest, ModelRecord, Trimmed
-from dualstream.service.replica.committer import Committer
+from dualstream.service.journal.protocol import AppendRequest, Base, ModelRecord, Trimmed
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.controls import Rollback
-from dualstream.service.replica.recovery import REPLAYS, NoBase, recover
+from dualstream.service.replica.recovery import ATTEMPTS, NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import UnreadableCopy
@@ -25,6 +25,12 @@ class Vanishing:
 
     def __init__(self, store: Store, log: Log, times: int) -> None:
         self._store, self._log, self._times = store, log, times
+
+    async def base(self, model: str) -> Base:
+        return Base(self._store.get(model))
+
+    async def get(self, model: str) -> ModelRecord:
+        return self._store.get(model)
 
     async def snapshot_get(self, *given: Any) -> None:
         return None
@@ -116,4 +122,4 @@ def test_a_copy_that_went_with_the_record_that_names_it_is_no_lost_one(is_plante
 
 def test_replay_gives_up_where_that_does_not_end():
     with pytest.raises(NoBase):
-        loaded(10 * REPLAYS)
+        loaded(10 * ATTEMPTS)

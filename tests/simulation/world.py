@@ -25,9 +25,7 @@ import dualstream.service.models.creation
 import dualstream.service.models.model
 import dualstream.service.models.readiness
 import dualstream.service.models.registry
-import dualstream.service.replica.apply_or_rebuild
-import dualstream.service.replica.committer
-import dualstream.service.replica.group_commit
+import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.make_learner
 from dualstream.service.features import ALL, FEATURES
@@ -47,7 +45,7 @@ from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, roll_back_to_version, take_version
 from dualstream.service.replica.clock import Clock
-from dualstream.service.replica.group_commit import BULK_ROWS
+from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.requests import AnyRequest, ControlRequest, Receipt
 from dualstream.service.settings import Settings
 from dualstream.solvers import RefitError
@@ -576,12 +574,9 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         ):
             patched.enter_context(patch.object(owner, name, planted))
         world = World(seed, trace)
-        for owner in (
-            dualstream.service.replica.group_commit,
-            dualstream.service.replica.committer,
-            dualstream.service.replica.apply_or_rebuild,
-        ):
-            patched.enter_context(patch.object(owner, "BULK_ROWS", world.bulk_rows))
+        patched.enter_context(
+            patch.object(dualstream.service.replica.groups, "BULK_ROWS", world.bulk_rows)
+        )
         learn_rows = partial(
             world.misfortune.learn_rows, dualstream.service.replica.replica.Replica.learn_rows
         )

@@ -262,7 +262,7 @@ class Refits(Job):
         if not ending.is_set():
             await model.refresh()
             async with model.committer.between_groups():
-                origin = model.replica.place
+                origin = model.replica.position
                 job.seq = origin.seq
                 records = records_of(model.replica)
                 learner = model.replica.learner

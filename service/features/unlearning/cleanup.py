@@ -115,7 +115,7 @@ class UnlearnCleanup(Job):
         except JournalError as error:
             log.warning("model %r: the clean-up after unlearning is retried: %s", replica.id, error)
             if isinstance(error, NotHeld):
-                await self._committer.check_place(LogPosition(captured.seq, captured.chain))
+                await self._committer.check_position(LogPosition(captured.seq, captured.chain))
             return False
         except Exception:
             log.exception("model %r: the clean-up after unlearning failed", replica.id)

@@ -166,7 +166,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         return _record(model, await self._models(model, "get"))
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
-        return Base(await self.get(model))
+        record = await self.get(model)
+        return Base(record, await self.snapshot_get(model, record.incarnation))
 
     async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
         found: list[Head | JournalUnavailable | None] = []

@@ -154,7 +154,7 @@ class SqliteSnapshots(SqlitePart):
         *about, number, trimmed, has_snapshots = row
         record = ModelRecord(*about)
         if not record.seq:
-            return Base(record, entries=())
+            return Base(record)
         snapshot = self._find_snapshot(db, number, 0) if has_snapshots else None
         after = 0 if snapshot is None else snapshot.seq
         if after < trimmed:

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from dualstream.service.replica.group_commit import Group, is_repeatable
+from dualstream.service.replica.groups import Group, is_repeatable
 from dualstream.service.replica.requests import Request
 from tests.service.api.support import learn, sample
 from tests.service.conftest import SPEC, assert_problem

@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica

@@ -18,7 +18,8 @@ from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import Control, KeyKind, decode_merged, make_key
 from dualstream.service.models.replay import replay
-from dualstream.service.replica.group_commit import Appending, Group
+from dualstream.service.replica.commit import Committer
+from dualstream.service.replica.groups import Group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from tests.service.api.guard_support import FIELDS, GUARDED, learn, paused, samples, view
@@ -314,15 +315,15 @@ def test_the_rollback_of_a_pause_that_is_lost_on_its_way_does_not_enter(
     for one in (client, dry):
         one.put("/models/m", json=GUARDED)
         learn(one, samples(0, 100))
-    append, lost = Appending.send, []
+    append, lost = Committer._send, []
 
-    def lose_first(self: Appending, group: Group) -> Any:
+    def lose_first(self: Committer, group: Group) -> Any:
         if isinstance(group.requests[0], ControlRequest) and not lost:
             lost.append(group.requests[0].control.fields["since"])
             lose_last_entry(sqlite3.connect(path))
         return append(self, group)
 
-    monkeypatch.setattr(Appending, "send", lose_first)
+    monkeypatch.setattr(Committer, "_send", lose_first)
     learn(client, samples(100, 160, bad=True))
     deadline = time.monotonic() + 20
     while not lost or view(client).get("seq") != 100:  # 503 while it is rebuilt
@@ -343,16 +344,16 @@ def test_what_a_client_asks_for_of_a_state_that_is_lost_on_its_way_does_not_ente
     client.put("/models/m", json=GUARDED)
     learn(client, samples(0, 60))
     client.post("/models/m/versions", json={"name": "good"})
-    append, doomed = Appending.send, set[str]()
+    append, doomed = Committer._send, set[str]()
 
-    def lose_under(self: Appending, group: Group) -> Any:
+    def lose_under(self: Committer, group: Group) -> Any:
         request = group.requests[0]
         if isinstance(request, ControlRequest) and request.control.kind in doomed:
             doomed.remove(request.control.kind)
             lose_last_entry(sqlite3.connect(path))
         return append(self, group)
 
-    monkeypatch.setattr(Appending, "send", lose_under)
+    monkeypatch.setattr(Committer, "_send", lose_under)
     for to in ({"seq": 30}, {"version": "good"}):
         learn(client, samples(60, 80))
         doomed.add("rollback")

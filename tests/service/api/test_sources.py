@@ -353,10 +353,10 @@ def test_of_two_workers_with_the_same_batches_one_learns_each(serve, store):
 def test_an_append_of_unknown_outcome_is_not_done_twice(client, store):
     """Whatever the store answers, the batch is learned once and its cursor moves once."""
     learn(client, "s; from=0; to=0; first", 0)
-    appending = client.app._registry.find("m").committer._appending
-    journal, first, statuses = appending._journal, 1, []
+    committer = client.app._registry.find("m").committer
+    journal, first, statuses = committer._journal, 1, []
     for faults in itertools.product(Fault, repeat=2):
-        appending._journal = FaultyJournal(journal, faults)
+        committer._journal = FaultyJournal(journal, faults)
         headers = {"content-type": NDJSON, "dualstream-source": f"s; from={first}; to={first}"}
         for _ in range(3):
             answer = client.post("/models/m/learn", content=lines(first), headers=headers)
@@ -373,9 +373,9 @@ def test_an_append_of_unknown_outcome_is_not_done_twice(client, store):
 @pytest.mark.parametrize("forgets", [False, True])
 def test_an_append_whose_retries_end_is_a_duplicate_when_sent_again(client, store, forgets):
     learn(client, "s; from=0; to=0; first", 0)
-    appending = client.app._registry.find("m").committer._appending
-    journal, appending._timeout_s = appending._journal, 0.0
-    appending._journal = FaultyJournal(journal, [Fault.UNANSWERED])
+    committer = client.app._registry.find("m").committer
+    journal, committer._append_timeout_s = committer._journal, 0.0
+    committer._journal = FaultyJournal(journal, [Fault.UNANSWERED])
     refused = learn(client, "s; from=1; to=2", 1, 2, status=503)
     assert (refused["type"], refused["outcome"]) == ("/problems/outcome-unknown", "unknown")
     assert "Dualstream-Source" in refused["detail"]

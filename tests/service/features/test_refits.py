@@ -221,15 +221,15 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
     learn(client, 0, 200)
-    appending = client.app._registry.find("m").committer._appending
+    committer = client.app._registry.find("m").committer
     replica = replica_of(client)
     submit = refits.Refits._submit
     sent: list[Any] = []
     known: dict[str, Any] = {}
 
     async def unseen(self: Any, *given: Any) -> Any:
-        appending._timeout_s = 0.0
-        appending._journal = FaultyJournal(appending._journal, [Fault.UNANSWERED])
+        committer._append_timeout_s = 0.0
+        committer._journal = FaultyJournal(committer._journal, [Fault.UNANSWERED])
         receipt = await submit(self, *given)
         sent.append(receipt)
         known.update(replica.control_outcomes.state())

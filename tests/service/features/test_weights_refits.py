@@ -13,8 +13,9 @@ from dualstream.service.features.refits import job as refits
 from dualstream.service.features.refits.window import Window, last_rows
 from dualstream.service.journal.protocol import Entry, Trimmed
 from dualstream.service.journal.record import Control
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.controls import apply_to
-from dualstream.service.replica.group_commit import Appending, Group
+from dualstream.service.replica.groups import Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
 from tests.service.conftest import assert_problem
@@ -160,15 +161,15 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
         assert got["entered_seq"] is None
     # And where it is on its way by then.
     monkeypatch.setattr(refits, "_solve", solve)
-    send, lost = Appending.send, []
+    send, lost = Committer._send, []
 
-    def lose_first(self: Appending, group: Group) -> Any:
+    def lose_first(self: Committer, group: Group) -> Any:
         if isinstance(group.requests[0], ControlRequest) and not lost:
             lost.append(group)
             lose()
         return send(self, group)
 
-    monkeypatch.setattr(Appending, "send", lose_first)
+    monkeypatch.setattr(Committer, "_send", lose_first)
     learn(client, 400, 460)
     got = finished(client, begin(client, rows=100)["job"])
     assert got["status"] == "lost" and lost, got

@@ -17,7 +17,7 @@ from dualstream.service.models import creation
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.replica import Replica
-from dualstream.solvers import Batch
+from dualstream.solvers import Batch, Outcome
 from dualstream.wire.problem_json import Problem
 from tests.service.models.support import IDS, bits_of, create, learn, leave, rows, serving, shown
 from tests.service.replica.snapshot_damage import bits
@@ -88,9 +88,11 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
                 reader = Replica(await one.journal.get(model_id), ALL)
                 scores: list[float] = []
                 for entry in await one.journal.read(model_id, reader.incarnation, 0):
-                    content = reader.rows_of([entry])
-                    assert content is not None
-                    scores += reader.learn_entries([entry], content).scores.tolist()
+                    reader.watched = {entry.nonce: None}
+                    await reader.apply([entry], one.journal)
+                    outcome = reader.watched[entry.nonce]
+                    assert isinstance(outcome, Outcome)
+                    scores += outcome.scores.tolist()
                 assert scores == [got[model_id][seq] for seq in range(1, len(scores) + 1)]
                 for registry in (one, other):
                     model = await registry.get(model_id)

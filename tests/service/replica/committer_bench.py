@@ -12,9 +12,8 @@ from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.replica.apply_or_rebuild import Applying, CommitListener
-from dualstream.service.replica.committer import Committer
-from dualstream.service.replica.group_commit import BULK_ROWS
+from dualstream.service.replica.commit import CommitListener, Committer
+from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request
@@ -103,18 +102,18 @@ def lose(tmp_path: Path, count: int) -> None:
 MORE = BULK_ROWS + 5
 
 
-def failing(monkeypatch, meanwhile: Callable[[Applying], Awaitable[None]]) -> None:
+def failing(monkeypatch, meanwhile: Callable[[Committer], Awaitable[None]]) -> None:
     """Let this come in the place of what is learned first, and fail."""
-    apply, left = Applying.apply, [JournalUnavailable("planted")]
+    apply, left = Committer._apply, [JournalUnavailable("planted")]
 
-    async def fail_once(self: Applying, *given: Any) -> Any:
+    async def fail_once(self: Committer, *given: Any) -> Any:
         if not left:
             return await apply(self, *given)
         error = left.pop()
         await meanwhile(self)
         raise error
 
-    monkeypatch.setattr(Applying, "apply", fail_once)
+    monkeypatch.setattr(Committer, "_apply", fail_once)
 
 
 async def front_and_behind(

@@ -11,8 +11,7 @@ import numpy as np
 from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
-from dualstream.service.replica.apply_or_rebuild import CommitListener
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import CommitListener, Committer
 from dualstream.service.replica.controls import Order
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica

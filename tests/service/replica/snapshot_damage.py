@@ -13,7 +13,7 @@ import redis
 from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Journal, ModelRecord, Trimmed
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Request

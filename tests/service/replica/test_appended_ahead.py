@@ -11,8 +11,8 @@ import pytest
 
 import dualstream.service.replica.replica
 from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown
-from dualstream.service.replica.apply_or_rebuild import Applying
-from dualstream.service.replica.group_commit import BULK_ROWS
+from dualstream.service.replica.commit import Committer
+from dualstream.service.replica.groups import BULK_ROWS
 from tests.service.journal.faulty import Fault
 from tests.service.replica.committer_bench import (
     MORE,
@@ -51,14 +51,14 @@ def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, mon
     known = []
 
     async def scenario(bench: Bench) -> None:
-        apply = Applying.apply
+        apply = Committer._apply
 
-        async def saw(self: Applying, *given: Any) -> Any:
+        async def saw(self: Committer, *given: Any) -> Any:
             known.append(bench.replica.is_forked)
             return await apply(self, *given)
 
-        monkeypatch.setattr(Applying, "apply", saw)
         await bench.send("one")
+        monkeypatch.setattr(Committer, "_apply", saw)
         first = request(None, BULK_ROWS)
         first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(request(None, MORE))))
         submit, waits = bench.committer.submit, []  # type: ignore[var-annotated]
@@ -80,10 +80,10 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
         waits: list[Any] = []
         await bench.send("one")
 
-        async def read(applying: Applying) -> None:
+        async def read(committer: Committer) -> None:
             while (await bench.faulty.get("m")).seq < 1 + BULK_ROWS:
                 await asyncio.sleep(0.001)
-            await applying.catch_up(None)
+            await committer._catch_up(None)
 
         failing(monkeypatch, read)
         bench.faulty.delay_s = 0.3
@@ -104,13 +104,13 @@ def test_repeated_answer_is_not_a_contradiction(tmp_path, monkeypatch):
     """All rows behind were known; others have appended since, and the replica has read that."""
 
     async def scenario(bench: Bench) -> None:
-        async def read(applying: Applying) -> None:
+        async def read(committer: Committer) -> None:
             while bench.committer._ahead is None:
                 await asyncio.sleep(0)
             await asyncio.wait([bench.committer._ahead.appending])
             where = (bench.replica.id, bench.replica.incarnation, bytes(16), 10**9)
             await bench.faulty.append(AppendRequest(*where, request("others", 3).parts))
-            await applying.catch_up(None)
+            await committer._catch_up(None)
 
         await bench.send("behind k", MORE)
         failing(monkeypatch, read)
@@ -127,7 +127,7 @@ def test_they_are_another_replicas_where_this_one_is_let_go_of(tmp_path, monkeyp
     """The replica loaded in its place learns them and counts the loss: otherwise both count it."""
 
     async def scenario(bench: Bench) -> None:
-        async def refused(_: Applying) -> None:
+        async def refused(_: Committer) -> None:
             await stands_at(bench, BULK_ROWS + MORE)
             bench.committer.refuse("another one is loaded")
 

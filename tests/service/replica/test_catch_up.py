@@ -38,7 +38,7 @@ async def append_elsewhere(bench: Bench, times: int, first: int = 0) -> int:
 
 
 def count_calls(bench: Bench) -> Counter[str]:
-    counted = bench.committer._applying._journal = Counted(bench.faulty)  # type: ignore[assignment]
+    counted = bench.committer._journal = Counted(bench.faulty)  # type: ignore[assignment]
     return counted.calls
 
 

@@ -18,9 +18,9 @@ from dualstream.service.journal.protocol import (
     OutcomeUnknown,
 )
 from dualstream.service.journal.record import KeyKind, make_key
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.controls import Demote
-from dualstream.service.replica.group_commit import BULK_ROWS, GROUP_ROWS
+from dualstream.service.replica.groups import BULK_ROWS, GROUP_ROWS
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
@@ -103,7 +103,7 @@ def test_few_rows_start_no_task_after_duplicates_or_reported_ones(tmp_path):
 
         asyncio.get_running_loop().set_task_factory(made)
         # Which has no task for an append, either.
-        bench.committer._appending._journal = bench.faulty.journal
+        bench.committer._journal = bench.faulty.journal
         submit = bench.committer.submit
         seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
         journal, replica = bench.faulty.journal, bench.replica
@@ -440,17 +440,17 @@ def test_rows_that_are_known_to_be_lost_are_not_acknowledged(tmp_path, monkeypat
         await bench.send("one")
         await bench.send("lost")
         lose(tmp_path, 1)
-        get, left = journal.get, ["once"]
+        base, left = journal.base, ["once"]
 
-        async def lose_and_get(model: str) -> Any:
+        async def lose_and_read(model: str) -> Any:
             if left:
                 left.pop()
                 lose(tmp_path, 1)
                 await recover(other, journal)
                 await Committer(journal, other, 5.0).submit(request("another"))
-            return await get(model)
+            return await base(model)
 
-        monkeypatch.setattr(journal, "get", lose_and_get)
+        monkeypatch.setattr(journal, "base", lose_and_read)
         with pytest.raises(OutcomeUnknown, match="has lost this append"):
             await bench.committer.submit(request("two"))
         assert not left and bench.replica.seq == 2

@@ -165,7 +165,7 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
 
     forked = client.app._registry.find("m")
     with monkeypatch.context() as away:
-        away.setattr(client.app._registry.journal, "read", refuse)
+        away.setattr(client.app._registry.journal, "base", refuse)
         assert learn_adult(client, 60, 65).json()["error"].startswith("planted")
     for _ in range(2):
         # A waiter for the forked replica's lock, such as its follower, is refused, ...

@@ -28,10 +28,9 @@ from dualstream.service.models.deps import SolverThread
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import take_version
-from dualstream.service.replica.apply_or_rebuild import Applying
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.controls import Demote
-from dualstream.service.replica.group_commit import BULK_ROWS
+from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
@@ -81,7 +80,7 @@ def test_rows_across_its_position_reveal_a_fork(tmp_path, monkeypatch):
 
         await bench.send("one")
         bench.faulty.delay_s = 0.3
-        failing(monkeypatch, lambda applying: read(lambda: applying.catch_up(None)))
+        failing(monkeypatch, lambda committer: read(lambda: committer._catch_up(None)))
         front, behind = await front_and_behind(bench, "k")
         for future in (front, behind):
             with pytest.raises(OutcomeUnknown):
@@ -103,7 +102,7 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
             loaded[0].check_again()
             shown.append(loaded[0]._replica.is_forked)
 
-        async def succeeded(_: Applying) -> None:
+        async def succeeded(_: Committer) -> None:
             while bench.committer._ahead is None:
                 await asyncio.sleep(0)
             bench.committer.refuse("another one is loaded", on_late)

@@ -6,17 +6,15 @@ from typing import Any
 import msgspec
 
 import dualstream.service.models.late_labels
-import dualstream.service.replica.apply_or_rebuild
-import dualstream.service.replica.committer
+import dualstream.service.replica.commit
 import dualstream.service.replica.entries
 import dualstream.service.replica.outcomes
 import dualstream.service.replica.replica
 from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown, Part
 from dualstream.service.journal.record import Control, Rows, decode_merged
-from dualstream.service.replica.apply_or_rebuild import Applying
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.entries import as_batch
-from dualstream.service.replica.group_commit import Appending, next_group
+from dualstream.service.replica.groups import next_group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import NewRows, Request
 from dualstream.solvers import Batch, Outcome
@@ -24,7 +22,7 @@ from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
 
 
-def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
+def _fresh_nonce(true: Any, self: Committer, group: Any) -> Any:
     """What is repeated is taken for something new."""
     before = getattr(self._replica, "sent_nonce", None)
     self._replica.sent_nonce = group.nonce  # type: ignore[attr-defined]
@@ -33,7 +31,7 @@ def _fresh_nonce(true: Any, self: Appending, group: Any) -> Any:
     return true(self, group)
 
 
-def _anew(true: Any, self: Appending, group: Any) -> Any:
+def _anew(true: Any, self: Committer, group: Any) -> Any:
     """What is asked for again does not tell where it was asked for first."""
     group.first_known = None
     return true(self, group)
@@ -92,7 +90,7 @@ def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
     return true(self, mine)
 
 
-def _learned_early(true: Any, self: Appending, group: Any) -> Any:
+def _learned_early(true: Any, self: Committer, group: Any) -> Any:
     """Learn first, journal then."""
     replica = self._replica
     _, (block,) = decode_merged(b"".join(part.body for part in group.parts))
@@ -103,13 +101,9 @@ def _learned_early(true: Any, self: Appending, group: Any) -> Any:
     return true(self, group)
 
 
-def _not_again(true: Any, self: Replica, seq: int, chain: str, new: NewRows) -> Any:
+async def _not_again(true: Any, self: Replica, seq: int, chain: str, new: NewRows) -> Any:
     self.seq, self.chain = seq, chain
     return self.early[: len(new.batch)]  # type: ignore[attr-defined]
-
-
-async def _nor_again(true: Any, self: Replica, seq: int, chain: str, new: NewRows) -> Any:
-    return _not_again(true, self, seq, chain, new)
 
 
 def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
@@ -151,10 +145,12 @@ async def _all_the_same(true: Any, self: Committer, group: Any) -> Any:
         self._refusal = refusal
 
 
-def _at_any_moment(true: Any, self: Applying, appended: Any, front: Any, is_learning: bool) -> None:
+def _at_any_moment(
+    true: Any, self: Committer, appended: Any, front: Any, is_learning: bool
+) -> None:
     """A replica is compared with a later append while it is inside an entry."""
     if is_learning and self._replica.seq == front.seq:
-        true(self, appended, self._replica.place, True)
+        true(self, appended, self._replica.position, True)
     else:
         true(self, appended, front, is_learning)
 
@@ -164,8 +160,8 @@ BUGS = {
         [(dualstream.service.models.late_labels, "_explained", _as_it_is_now)]
     ),
     "whole request taken in part": Bug([(Store, "append", _in_part)]),
-    "forgotten nonce taken for a new one": Bug([(Appending, "send", _anew)]),
-    "no nonce on retry": Bug([(Appending, "send", _fresh_nonce)]),
+    "forgotten nonce taken for a new one": Bug([(Committer, "_send", _anew)]),
+    "no nonce on retry": Bug([(Committer, "_send", _fresh_nonce)]),
     "key checked outside the append": Bug([(Store, "append", _keys_seen)]),
     "label key checked outside the append": Bug(
         [(dualstream.service.models.late_labels, "request_of", _labels_unkeyed)]
@@ -176,25 +172,18 @@ BUGS = {
     "row remembered after its label": Bug([(Store, "remember", _whatever_is_brought)]),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
-        [
-            (Appending, "send", _learned_early),
-            (Replica, "learn_own", _not_again),
-            (Replica, "apply_own", _nor_again),
-        ]
+        [(Committer, "_send", _learned_early), (Replica, "apply_own", _not_again)]
     ),
     "receipts of a group mis-ordered": Bug(
-        [(dualstream.service.replica.committer, "receipts_of", _other_end)]
+        [(dualstream.service.replica.commit, "receipts_of", _other_end)]
     ),
     "outcome of another record handed over": Bug(
-        [
-            (dualstream.service.replica.outcomes, "within", _one_before),
-            (dualstream.service.replica.replica, "within", _one_before),
-        ]
+        [(dualstream.service.replica.outcomes, "within", _one_before)]
     ),
     "journalled told as not done": Bug([(Committer, "_commit", _said_undone)]),
     "turn taken for an empty line": Bug([(Committer, "_begin", _of_an_empty_line)]),
-    "appended ahead and not looked at": Bug([(Applying, "look_ahead", nothing)]),
-    "appended ahead and looked at in between": Bug([(Applying, "look_ahead", _at_any_moment)]),
-    "place that is not held served on": Bug([(Applying, "has_lost", nothing)]),
+    "appended ahead and not looked at": Bug([(Committer, "_look_ahead", nothing)]),
+    "appended ahead and looked at in between": Bug([(Committer, "_look_ahead", _at_any_moment)]),
+    "place that is not held served on": Bug([(Committer, "_has_lost", nothing)]),
     "appended ahead and refused": Bug([(Committer, "_commit", _all_the_same)]),
 }

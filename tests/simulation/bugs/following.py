@@ -1,22 +1,22 @@
 """Faults of followers of a journal: forks, rebuilds, the journal's end, counted losses."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
-import dualstream.service.replica.apply_or_rebuild
+import dualstream.service.replica.commit
 import dualstream.service.replica.recovery
 from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of
 from dualstream.service.journal.protocol import Entry, ModelChanged
 from dualstream.service.journal.record import Control
-from dualstream.service.replica.apply_or_rebuild import Applying
-from dualstream.service.replica.committer import Committer
+from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.fork_detection import Forked, Lineage
-from dualstream.service.replica.recovery import rebuild
+from dualstream.service.replica.recovery import NoBase, rebuild
 from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing
 
@@ -40,32 +40,34 @@ def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
     return names, sorted(records, key=lambda record: not isinstance(record, Control)), *others
 
 
-async def _only_new(true: Any, self: Applying, group: Any, appended: Any, *given: Any) -> Any:
+async def _only_new(true: Any, self: Committer, group: Any, appended: Any, *given: Any) -> Any:
     """The chain is looked at only where something was new."""
     if appended.seq is None:
         appended = msgspec.structs.replace(appended, more=True)
     return await true(self, group, appended, *given)
 
 
-async def _looked_once(true: Any, self: Applying, read_already: bool) -> None:
+async def _looked_once(true: Any, replica: Replica, journal: Any, has_read: bool) -> None:
     """Records that the head has but a read does not find are left to the next refresh."""
-    replica = self._replica
-    record = await self._journal.get(replica.id)
+    record = await journal.get(replica.id)
     if record.incarnation != replica.incarnation:
         raise ModelChanged(replica.id)
     replica.check_head(record)
-    if not read_already or record.seq > replica.seq:
-        await replica.catch_up(self._journal)
+    if not has_read or record.seq > replica.seq:
+        await replica.catch_up(journal)
 
 
-async def _served_meanwhile(true: Any, self: Applying, fork: Exception) -> None:
+async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
     """A fork is served until the rebuilding begins."""
     if isinstance(fork, Forked):
-        self.listener.on_fork(self._replica.id)
-    record = await self._journal.get(self._replica.id)
-    if record.incarnation != self._replica.incarnation:
-        raise ModelChanged(self._replica.id)
-    await rebuild(self._replica, record, self._journal)
+        self._listener.on_fork(self._replica.id)
+    await self._journal.get(self._replica.id)
+    await rebuild(self._replica, self._journal)
+
+
+def _in_a_task(true: Any, work: Any) -> None:
+    """The answer to an append is looked at one iteration of the event loop later."""
+    asyncio.create_task(work)
 
 
 @contextlib.asynccontextmanager
@@ -95,26 +97,30 @@ def _old_progress(true: Any, self: Replica, other: Replica) -> None:
     true(self, other)
 
 
-async def _any_snapshot(
-    true: Any, replica: Replica, snapshot: Any, journal: Any, *given: Any
-) -> None:
+def _any_snapshot(true: Any, replica: Replica, begins_at: int, head: Any) -> bool:
     """A snapshot that nothing follows is taken for the journal's end."""
-    await replica.catch_up(journal)
+    return replica.seq == begins_at > 0 or true(replica, begins_at, head)  # type: ignore[no-any-return]
 
 
-async def _wherever_it_ends(true: Any, *given: Any) -> None:
-    """The end of what is read is taken for the journal's, whatever its head says."""
-    await true(*given[:-1], None)
+def _any_replay(true: Any, replica: Replica, begins_at: int, head: Any) -> bool:
+    """The end of what is replayed is taken for the journal's, whatever its head says."""
+    return begins_at == 0 or true(replica, begins_at, head)  # type: ignore[no-any-return]
 
 
-def _anywhere(true: Any, *given: Any) -> bool:
-    """So it is where it was read together with the model's head."""
-    return True
+def _any_rows_behind(true: Any, replica: Replica, begins_at: int, head: Any) -> bool:
+    """The end of what follows a snapshot is taken for the journal's."""
+    return replica.seq > begins_at > 0 or true(replica, begins_at, head)  # type: ignore[no-any-return]
 
 
-async def _replayed_once(true: Any, *given: Any) -> None:
+def _any_rebuilt(true: Any, replica: Replica, begins_at: int, head: Any) -> bool:
+    """A rebuild stops where its reads stop, even before the head that was read earlier."""
+    return replica.lineage._kept is None or true(replica, begins_at, head)  # type: ignore[no-any-return]
+
+
+async def _started_once(true: Any, *given: Any) -> None:
     """Entries that vanish between two reads of a journal fail its reader."""
-    await dualstream.service.replica.recovery._replay_once(*given)
+    if (failure := await true(*given)) is not None:
+        raise NoBase(failure)
 
 
 def _joined(true: Any, self: Lineage, seq: int, chain: str) -> None:
@@ -131,11 +137,7 @@ def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
         self.has_diverged = has_diverged
 
 
-def _wherever_it_is(true: Any, record: Any) -> None:
-    """A rebuild stops where its reads stop, even before the head that was read earlier."""
-
-
-def _by_its_seq(true: Any, self: Applying, appended: Any) -> None:
+def _by_its_seq(true: Any, self: Committer, appended: Any) -> None:
     """An entry is identified by its seq alone."""
     if any(placed.seq > self._replica.seq for placed in appended.placed):
         true(self, appended)
@@ -159,50 +161,51 @@ async def _read_and_kept(true: Any, self: Replica, journal: Any, some: Sequence[
 
 
 BUGS = {
-    "acknowledged though known to be lost": Bug([(Applying, "_check_kept", nothing)]),
-    "acknowledged though others stand there": Bug([(Applying, "_check_kept", _by_its_seq)]),
+    "acknowledged though known to be lost": Bug([(Committer, "_check_kept", nothing)]),
+    "acknowledged though others stand there": Bug([(Committer, "_check_kept", _by_its_seq)]),
     "no chain check": Bug([(Replica, "apply", _any_chain)]),
     "no chain check at once": Bug([(Replica, "check_order", nothing)]),
     "control applied out of place": Bug([(Replica, "_content_after", _controls_first)]),
-    "no chain check where nothing is new": Bug([(Applying, "apply", _only_new)]),
+    "no chain check where nothing is new": Bug([(Committer, "_apply", _only_new)]),
     "fork served until it is rebuilt": Bug(
         [
-            (Applying, "_rebuild", _served_meanwhile),
-            (dualstream.service.replica.apply_or_rebuild, "contradicts", nothing),
+            (Committer, "_rebuild", _served_meanwhile),
+            (dualstream.service.replica.commit, "contradicts", nothing),
         ]
     ),
     "fork served for one more turn": Bug(
-        [(dualstream.service.replica.apply_or_rebuild, "contradicts", nothing)]
+        [(dualstream.service.replica.commit, "contradicts", nothing)]
     ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),
     "rebuild forgets what is watched": Bug(
-        [(dualstream.service.replica.apply_or_rebuild, "rebuild", _unwatched)]
+        [(dualstream.service.replica.commit, "rebuild", _unwatched)]
     ),
     "rebuild keeps the old metrics": Bug([(Replica, "_replace_state", _old_progress)]),
     "snapshot that does not lead on": Bug(
-        [
-            (dualstream.service.replica.recovery, "_go_on_from", _any_snapshot),
-            (dualstream.service.replica.recovery, "_leads_there", _anywhere),
-        ]
+        [(dualstream.service.replica.recovery, "_leads_there", _any_snapshot)]
     ),
     "head not looked at behind a replay": Bug(
-        [(dualstream.service.replica.recovery, "_replay", _wherever_it_ends)]
+        [(dualstream.service.replica.recovery, "_leads_there", _any_replay)]
     ),
     "head not looked at behind a snapshot": Bug(
-        [(dualstream.service.replica.recovery, "_go_on_from", _wherever_it_ends)]
+        [(dualstream.service.replica.recovery, "_leads_there", _any_rows_behind)]
     ),
     "snapshot joined to what was before": Bug([(Lineage, "begin", _joined)]),
     "overtaken taken for lost": Bug([(Lineage, "lost_in", _parted_for_sure)]),
     "entries gone between two reads": Bug(
-        [(dualstream.service.replica.recovery, "_replay", _replayed_once)]
+        [(dualstream.service.replica.recovery, "_failure_of_starts", _started_once)]
     ),
-    "head lost before it is read": Bug([(Applying, "_check_head", _looked_once)]),
+    "head lost before it is read": Bug(
+        [(dualstream.service.replica.commit, "reach_head", _looked_once)]
+    ),
     "let go and goes on": Bug([(Committer, "refuse", nothing)]),
     "head behind it served on": Bug([(Committer, "suspect", nothing)]),
     "half a row kept": Bug([(Committer, "_mark_forked_after", nothing)]),
     "page read ahead not looked at": Bug([(Replica, "_read_ahead", _read_and_kept)]),
     "reference of whatever has its seq": Bug([(References, "find", _by_seq_alone)]),
     "reference of what is lost meanwhile": Bug([(Replica, "leads_on_from", _led_on)]),
-    "rebuilt to anywhere": Bug([(dualstream.service.replica.recovery, "Base", _wherever_it_is)]),
+    "rebuilt to anywhere": Bug(
+        [(dualstream.service.replica.recovery, "_leads_there", _any_rebuilt)]
+    ),
 }

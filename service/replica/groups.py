@@ -1,4 +1,4 @@
-"""Groups of requests that are committed together, and their appends.
+"""Groups of requests that are committed together, and what an append sends of them.
 
 Waiting requests join a group in order until it is full. A control forms its own group, and so do
 rows that move a cursor.
@@ -10,20 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dualstream.service.journal.protocol import (
-    Appended,
-    AppendRequest,
-    Entry,
-    Journal,
-    JournalUnavailable,
-    LogPosition,
-    NonceForgotten,
-    OutcomeUnknown,
-    Part,
-)
+from dualstream.service.journal.protocol import Appended, AppendRequest, Entry, LogPosition, Part
 from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.controls import copy_named_by
-from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import (
     AnyRequest,
     ControlRequest,
@@ -60,11 +49,6 @@ class Group(msgspec.Struct):
     first_known: LogPosition | None = None
     """Log position that the first append of this group was based on."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of its entry."""
-        return sum([len(part.body) for part in self.parts])
-
 
 def next_group(queue: RequestQueue, clock: Clock) -> Group:
     """Remove the next group from a queue that is not empty."""
@@ -86,9 +70,28 @@ def next_group(queue: RequestQueue, clock: Clock) -> Group:
     return Group(requests, futures, parts, rows, clock.new_nonce(), clock.now())
 
 
-def is_bulk(request: AnyRequest) -> bool:
+def append_request(group: Group, model: str, incarnation: str, known: LogPosition) -> AppendRequest:
+    """The append of a group, after the position `known`. A repetition names the first position."""
+    first = group.requests[0]
+    cursor, copy, change, held = None, None, None, None
+    if isinstance(first, Request):
+        cursor = first.cursor
+    else:  # the store must hold the copy that the control names
+        copy, change, held = copy_named_by(first.control), first.change, first.held
+    repeats = group.first_known if cursor is None else None
+    return AppendRequest(
+        model, incarnation, group.nonce, known.seq, group.parts, cursor, copy, change, held, repeats
+    )
+
+
+def is_bulk(rows: int) -> bool:
+    """Does learning this number of rows take about as long as appending them?"""
+    return rows >= BULK_ROWS
+
+
+def is_bulk_request(request: AnyRequest) -> bool:
     """Does the request alone fill a bulk group of rows?"""
-    return not _forms_own_group(request) and _rows(request) >= BULK_ROWS
+    return not _forms_own_group(request) and is_bulk(_rows(request))
 
 
 def is_repeatable(group: Group) -> bool:
@@ -113,7 +116,7 @@ def is_complete(appended: Appended) -> bool:
 
 def is_whole(group: Group, appended: Appended) -> bool:
     """Did the append make one entry of these rows that follows the returned entries?"""
-    is_of_rows = not isinstance(group.requests[0], ControlRequest)
+    is_of_rows = isinstance(group.requests[0], Request)
     is_linked = appended.seq is not None and not appended.more
     return is_of_rows and is_linked and not any(map(is_left, appended.placed))
 
@@ -139,84 +142,3 @@ def _rows(request: AnyRequest) -> int:
 def _size(request: AnyRequest) -> int:
     """Size of the request in bytes."""
     return sum([len(part.body) for part in request.parts])
-
-
-FIRST_PAUSE_S = 0.01
-LONGEST_PAUSE_S = 0.5
-
-
-class Appending:
-    """Appends one model's groups after the entries that its replica has applied."""
-
-    __slots__ = ("_journal", "_clock", "_replica", "_timeout_s")
-
-    def __init__(self, journal: Journal, replica: Replica, timeout_s: float, clock: Clock) -> None:
-        self._journal = journal
-        self._replica = replica
-        self._timeout_s = timeout_s
-        self._clock = clock
-
-    def send(self, group: Group) -> "asyncio.Future[Appended]":
-        """Append the group once. The future also carries errors."""
-        try:
-            replica, first = self._replica, group.requests[0]
-            cursor, copy, change, held = None, None, None, None
-            if isinstance(first, Request):
-                cursor = first.cursor
-            else:  # the store must hold the copy that the control names
-                copy, change, held = copy_named_by(first.control), first.change, first.held
-            place = replica.place
-            if group.front is not None and group.front.seq > place.seq:
-                place = group.front
-            repeats = group.first_known if cursor is None else None
-            group.first_known = repeats or place
-            request = AppendRequest(
-                replica.id,
-                replica.incarnation,
-                group.nonce,
-                place.seq,
-                group.parts,
-                cursor,
-                copy,
-                change,
-                held,
-                repeats,
-            )
-            return asyncio.ensure_future(self._journal.append(request))
-        except Exception as error:
-            failed = asyncio.get_running_loop().create_future()
-            failed.set_exception(error)
-            return failed
-
-    async def until_known(self, group: Group) -> Appended:
-        """Append the group, or await its append in flight, until the outcome is known.
-
-        Repeats an append of unknown outcome with the same nonce. Raises JournalUnavailable when
-        nothing was done. Raises OutcomeUnknown at the deadline, or when the store no longer
-        remembers the nonce.
-        """
-        sent, group.sent = group.sent, None
-        began = self._clock.now() if sent is None else group.began
-        deadline = began + self._timeout_s
-        pause = FIRST_PAUSE_S
-        unknown: OutcomeUnknown | None = None
-        while True:
-            try:
-                return await (self.send(group) if sent is None else sent)
-            except NonceForgotten:
-                if not is_repeatable(group):
-                    raise
-                # The keys prevent duplicates, so append as if for the first time.
-                sent = group.first_known = None
-                continue
-            except OutcomeUnknown as error:
-                unknown = error
-            except JournalUnavailable as error:
-                if unknown is None:
-                    raise
-                unknown = OutcomeUnknown(str(error))
-            sent = None
-            if self._clock.now() + pause > deadline:
-                raise unknown
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dualstream.service.replica.apply_or_rebuild import FifoLock
+from dualstream.service.concurrency import FifoLock
 
 
 def test_lock_is_granted_in_order_of_arrival():
