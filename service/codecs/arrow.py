@@ -186,12 +186,12 @@ def parse_quickly(
                 names.setdefault(index, name)
         first += table.num_rows
     assert not len(builder.listed), "the row is valid for the builder and invalid for NumPy"
-    found = builder.build()
+    rows = builder.build()
     if batches:
-        found.rows = Batch.concat(batches)
-        found.row_indices = np.concatenate(row_indices).tolist() if found.errors else range(first)
-        found.batch_names = with_names_by_index(found.rows, list(names.items()))
-    return found
+        rows.rows = Batch.concat(batches)
+        rows.row_indices = np.concatenate(row_indices).tolist() if rows.errors else range(first)
+        rows.batch_names = with_names_by_index(rows.rows, list(names.items()))
+    return rows
 
 
 class _Layout:
@@ -239,13 +239,13 @@ class _Layout:
         return columns == self.columns and bool(arrow_schema.equals(self._arrow_schema))
 
     def _long_integers(self, arrow_schema: Any) -> list[tuple[int, int]]:
-        of, found = self.pa.types, []
-        for place, column in enumerate(self.matrix):
+        of, columns = self.pa.types, []
+        for column_index, column in enumerate(self.matrix):
             kind = arrow_schema.types[column]
             kind = kind.value_type if of.is_dictionary(kind) else kind
             if column != self.weight and (of.is_int64(kind) or of.is_uint64(kind)):
-                found.append((place, column))
-        return found
+                columns.append((column_index, column))
+        return columns
 
 
 class _Columns:
@@ -291,8 +291,8 @@ class _Columns:
 
     def _check_integers(self, table: Any, matrix: np.ndarray) -> None:
         """Mark rows with an integer beyond 2^53; 2^53 + 1 is 2^53 as a float."""
-        for place, column in self._layout.may_be_long:
-            sizes = np.abs(matrix[:, place])
+        for column_index, column in self._layout.may_be_long:
+            sizes = np.abs(matrix[:, column_index])
             self.is_good &= ~(sizes > EXACT)
             for i in np.flatnonzero(sizes == EXACT).tolist():
                 self.is_good[i] &= abs(table.column(column)[i].as_py()) == EXACT
@@ -345,18 +345,18 @@ class _Columns:
         """New (index, name) pairs of these rows, in the order of their first use."""
         if not self._schema.collects_names:
             return []
-        found: list[tuple[int, int, int, str]] = []
+        entries: list[tuple[int, int, int, str]] = []
         numbers = [(j, name) for j, name in enumerate(self._layout.names) if j not in self._texts]
         for j, name in self._schema.unjournalled(numbers):
             values = self._x[rows, self._layout.numbers.index(j) if self._layout.is_sorted else j]
             for row in np.flatnonzero(values)[:1].tolist():
-                found.append((row, j, int(self._layout.indices[j]), name))
+                entries.append((row, j, int(self._layout.indices[j]), name))
         for j in self._texts:
             shown, codes, indices = self._texts[j]
             kinds, at = np.unique(codes[rows], return_index=True)
             for kind, row in zip(kinds.tolist(), at.tolist(), strict=True):
-                found.append((row, j, int(indices[rows[row]]), shown[kind]))
-        return self._schema.unjournalled([(index, name) for _, _, index, name in sorted(found)])
+                entries.append((row, j, int(indices[rows[row]]), shown[kind]))
+        return self._schema.unjournalled([(index, name) for _, _, index, name in sorted(entries)])
 
     def _matrix(self, table: Any, n: int, are_float64: bool) -> np.ndarray:
         """Numbers and bools as float64 (n, columns) in Fortran order; NaN for a null.
@@ -441,18 +441,18 @@ def _bits(schema: RowSchema) -> int:
 def _values_of(pa: ModuleType, arrow_schema: Any) -> list[str]:
     """Kind of each column: "integer", "float", "bool", "text" or "other"."""
     of = pa.types
-    known: dict[int, str] = {}
-    found = []
+    names: dict[int, str] = {}
+    values = []
     for kind in arrow_schema.types:
         if isinstance(kind, pa.DictionaryType):
             kind = kind.value_type
-        if kind.id not in known:
+        if kind.id not in names:
             is_text = of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind)
-            known[kind.id] = (
+            names[kind.id] = (
                 ("integer" if of.is_integer(kind) else "")
                 or ("float" if of.is_floating(kind) else "")
                 or ("bool" if of.is_boolean(kind) else "")
                 or ("text" if is_text else "other")
             )
-        found.append(known[kind.id])
-    return found
+        values.append(names[kind.id])
+    return values

@@ -33,9 +33,9 @@ def parse_flat_arrow(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRo
 
     tables: list[_Table] = []
     is_json = schema.column_plan is not None
-    for table, found in tables_in(schema, body, labelled):
-        used = [at for at in found.features if not reader.ignores(found.names[at])]
-        names, values = [found.names[at] for at in used], [table.column(at) for at in used]
+    for table, table_rows in tables_in(schema, body, labelled):
+        used = [at for at in table_rows.features if not reader.ignores(table_rows.names[at])]
+        names, values = [table_rows.names[at] for at in used], [table.column(at) for at in used]
         _check_size(values)
         is_json = is_json and bool(names) and all(map(_is_json, values))
         tables.append((names, values, table.num_rows))
@@ -79,8 +79,8 @@ def _members(name: str, column: Any) -> list[bytes]:
     if of.is_string(column.type) or of.is_large_string(column.type):
         column = column.dictionary_encode()
     if of.is_dictionary(column.type) and len(column.dictionary) <= len(column):
-        found = [head + _encode(one) for one in [*_listed(column.dictionary), None]]
-        return [found[-1 if at is None else at] for at in column.indices.to_pylist()]
+        members = [head + _encode(one) for one in [*_listed(column.dictionary), None]]
+        return [members[-1 if at is None else at] for at in column.indices.to_pylist()]
     if of.is_list(kind) or of.is_large_list(kind) or of.is_dictionary(kind):
         return [head + _encode(one) for one in _listed(column)]
     # Numbers, booleans, times and nulls have no comma, and a name in JSON has no line feed.
@@ -150,10 +150,10 @@ def _listed(column: Any) -> list[Any]:
         # Python's times have microseconds.
         column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
     try:
-        found: list[Any] = column.to_pylist()
+        items: list[Any] = column.to_pylist()
         kind = column.type
         is_plain = of.is_integer(kind) or of.is_float64(kind) or of.is_boolean(kind)
-        return found if is_plain else [plain(one) for one in found]
+        return items if is_plain else [plain(one) for one in items]
     except Exception:  # pyarrow raises errors of many kinds, and says not for which value
         return [_cell(one) for one in column]
 

@@ -57,8 +57,8 @@ def parse_flat_json(
     try:
         if body.lstrip()[:1] == b"[":
             raws, pointer = _list.decode(body), ""
-        elif (found := _samples_in(body)) is not None:
-            raws, pointer = found, "/samples"
+        elif (samples := _samples_in(body)) is not None:
+            raws, pointer = samples, "/samples"
         else:
             return _parse_one(RowsBuilder(schema, labelled, waiting), schema, body)
     except msgspec.DecodeError as error:
@@ -104,7 +104,7 @@ def add_read(builder: RowsBuilder, index: int, prefix: str, read: Callable[[], R
         builder.refuse(index, prefix + bad.pointer, bad.reason)
 
 
-def id_pointer_of(schema: RowSchema, given: bytes | Collection[str]) -> str:
+def id_pointer_of(schema: RowSchema, columns: bytes | Collection[str]) -> str:
     """JSON pointer of a row's id, of a body of JSON or a table with these columns.
 
     `meta.id` is one name if there is such a name, otherwise `id` in the object `meta`.
@@ -113,7 +113,7 @@ def id_pointer_of(schema: RowSchema, given: bytes | Collection[str]) -> str:
     name = schema.columns.id or "id"
     steps = name.split(".")
     # Only a name with a dot is worth a search of the body.
-    if steps[1:] and (f'"{name}"'.encode() if isinstance(given, bytes) else name) in given:
+    if steps[1:] and (f'"{name}"'.encode() if isinstance(columns, bytes) else name) in columns:
         steps = [name]
     pointer = "".join(f"/{pointer_step(one)}" for one in steps)
     return pointer.replace("{", "{{").replace("}", "}}")
@@ -215,8 +215,8 @@ class FlatRecords(RecordReader):
         plan = self.schema.column_plan
         if plan is None or self.decimal == ",":
             return None
-        found = [plan.node_of(name) for name in self.columns.names]
-        return None if 0 in found else np.array(found, np.int64)
+        nodes = [plan.node_of(name) for name in self.columns.names]
+        return None if 0 in nodes else np.array(nodes, np.int64)
 
     def run_kernel(self, arrays: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         assert isinstance(arrays, FlatArrays) and self.nodes is not None

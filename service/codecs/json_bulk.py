@@ -43,9 +43,9 @@ _MAX_DEPTH, _MAX_BYTES = 16, 64 * 1024
 
 def parse_quickly(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows | None:
     """Parse a body of many rows; None if `parse_exactly` must parse it."""
-    found = find_list(body)
-    if found is not None:
-        return SampleList(schema, body, labelled, *found).parse()
+    span = find_list(body)
+    if span is not None:
+        return SampleList(schema, body, labelled, *span).parse()
     opening = _COLUMNS.match(body)
     if opening is not None:
         return _Columns(schema, body, labelled, opening.end()).parse()
@@ -110,8 +110,8 @@ class _Rows:
             raise Fallback
         depth = 0
         for token in _TOKEN.finditer(self._body, start):
-            found = token.group()
-            depth += (found in b"{[") - (found in b"}]")
+            text = token.group()
+            depth += (text in b"{[") - (text in b"}]")
             if depth == 0:
                 return start, token.end()
             if depth > _MAX_DEPTH or token.end() - start > _MAX_BYTES:
@@ -120,17 +120,17 @@ class _Rows:
 
     def _next(self, at: int, expected: bytes) -> bytes:
         """Read the character after a value, which must be one of `expected`."""
-        found = _NEXT.match(self._body, at)
-        if found is None or found[1] not in expected:
+        match = _NEXT.match(self._body, at)
+        if match is None or match[1] not in expected:
             raise Fallback
-        self._arrays.at[0] = found.end()
-        return found[1]
+        self._arrays.at[0] = match.end()
+        return match[1]
 
     def _end_of(self, pattern: re.Pattern[bytes], at: int) -> int:
-        found = pattern.match(self._body, at)
-        if found is None:
+        match = pattern.match(self._body, at)
+        if match is None:
             raise Fallback
-        return found.end()
+        return match.end()
 
     def _check_end(self) -> None:
         if self._end_of(_END, int(self._arrays.at[0])) != len(self._body):
@@ -201,12 +201,12 @@ class _Columns(_Rows):
         arrays = self._arrays
         rows: dict[bytes, int] = {}
         while True:
-            found = _COLUMN.match(self._body, int(arrays.at[0]))
-            if found is None or found[1] in rows:
+            match = _COLUMN.match(self._body, int(arrays.at[0]))
+            if match is None or match[1] in rows:
                 raise Fallback
-            arrays.at[0], arrays.at[3] = found.end(), 0
-            self._read_column(found[1])
-            rows[found[1]] = arrays.count
+            arrays.at[0], arrays.at[3] = match.end(), 0
+            self._read_column(match[1])
+            rows[match[1]] = arrays.count
             if self._next(int(arrays.at[0]), b",}") == b"}":
                 break
         self._check_end()

@@ -197,8 +197,8 @@ def _colons(sample: Sample, body: bytes) -> int:
     A different count means that the body needs the exact check for duplicate names.
     """
     named = len(sample.x) if isinstance(sample.x, dict) else 0
-    given = (sample.y is not UNSET) + (sample.weight is not UNSET) + (sample.id is not UNSET)
-    return 1 + named + given + _colons_in(sample.id, body)
+    fields = (sample.y is not UNSET) + (sample.weight is not UNSET) + (sample.id is not UNSET)
+    return 1 + named + fields + _colons_in(sample.id, body)
 
 
 def _colons_in(id_: str | int | None | UnsetType, body: bytes) -> int:
@@ -249,8 +249,8 @@ def _parse_by_rows(
             return reader.raw_samples(samples, "/samples")
         if _holds_columns(content):
             columns = _raw_columns.decode(body)
-            given = [columns.x, columns.y, columns.weight, columns.ids]
-            _refuse_repeated_lists(body, [column for column in given if column is not UNSET])
+            fields = [columns.x, columns.y, columns.weight, columns.ids]
+            _refuse_repeated_lists(body, [column for column in fields if column is not UNSET])
             _take_raw_columns(reader, columns)
             return reader.build(id_pointer=_ID_OF_COLUMNS)
     except msgspec.ValidationError as error:
@@ -313,18 +313,18 @@ def _explain(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
     if isinstance(wrong, BadRow):
         return wrong.pointer, wrong.reason
     text = str(wrong)
-    found = _DECODER_PATH.search(text)
-    if not found:
+    match = _DECODER_PATH.search(text)
+    if not match:
         return "", text
-    reason = text[: found.start()].replace("`", "")
+    reason = text[: match.start()].replace("`", "")
     if reason == "Integer value out of range":
         reason = LONG_INTEGER
-    if found.group(1).startswith(".x") and reason.endswith("got null"):
+    if match.group(1).startswith(".x") and reason.endswith("got null"):
         reason += "; leave a missing feature out"
-    if found.group(1) == ".x[...]":  # msgspec does not name the key
+    if match.group(1) == ".x[...]":  # msgspec does not name the key
         name = _first_bad_name(raw)
         return f"/x/{pointer_step(name)}" if name else "/x", reason
-    steps = found.group(1).replace("]", "").replace("[", ".")
+    steps = match.group(1).replace("]", "").replace("[", ".")
     return steps.replace(".", "/"), reason
 
 
@@ -423,8 +423,8 @@ _NOT_JSON = re.compile(rb"[:,\[\s-](nan|inf)", re.IGNORECASE)
 
 def _advice(text: bytes, reason: str, is_line: bool) -> str:
     """What to do about invalid JSON, if its cause is a common one; otherwise empty."""
-    found = _BYTE.search(reason)
-    byte = int(found.group(1)) if found else len(text)
+    match = _BYTE.search(reason)
+    byte = int(match.group(1)) if match else len(text)
     # The decoder has read up to 4 bytes of an invalid word.
     if _NOT_JSON.search(text, max(0, byte - 5), byte + 4):
         return "; JSON has no NaN and no infinity: leave a missing value out"
@@ -437,8 +437,8 @@ def _advice(text: bytes, reason: str, is_line: bool) -> str:
 
 def bad_line(line: bytes, error: msgspec.DecodeError) -> BadRow:
     """The error of a line that cannot be decoded."""
-    if isinstance(error, msgspec.ValidationError) and (found := _long_integer(line)):
-        return BadRow(found, LONG_INTEGER)
+    if isinstance(error, msgspec.ValidationError) and (long := _long_integer(line)):
+        return BadRow(long, LONG_INTEGER)
     reason = json_fault(line, str(error))
     return BadRow("", reason + _advice(line, reason, is_line=True))
 
@@ -466,8 +466,8 @@ def broken_body(body: bytes, text: str) -> Problem:
     """Problem 400 with the byte offset of the JSON error; or for a compressed body."""
     check_is_plain(body, is_text=True)
     text = json_fault(body, text)
-    found = _BYTE.search(text)
-    byte = int(found.group(1)) if found else len(body)
-    detail = text if found else f"{text} (byte {byte})"
+    match = _BYTE.search(text)
+    byte = int(match.group(1)) if match else len(body)
+    detail = text if match else f"{text} (byte {byte})"
     detail += _advice(body, text, is_line=False)
     return Problem(400, "malformed-body", detail, byte=byte)

@@ -18,22 +18,24 @@ def parse_libsvm(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
             "text/x-libsvm has feature indices, but this model has named features; send text/x-vw"
         )
         raise Problem(415, "unsupported-media-type", reason)
-    found = Batch.from_libsvm(body, schema.dim, labelled=labelled)
-    errors = [RowError(bad.row, "", bad.reason, bad.line) for bad in found.bad]
-    row_indices = _row_indices(found.rows, bool(errors))
+    parsed = Batch.from_libsvm(body, schema.dim, labelled=labelled)
+    errors = [RowError(bad.row, "", bad.reason, bad.line) for bad in parsed.bad]
+    row_indices = _row_indices(parsed.rows, bool(errors))
     if not labelled:
-        return ParsedRows(found.batch, row_indices, errors)
-    labels, wrong = _labels(schema, body, found.batch.labels, found.label_spans)
+        return ParsedRows(parsed.batch, row_indices, errors)
+    labels, wrong = _labels(schema, body, parsed.batch.labels, parsed.label_spans)
     if not wrong:
-        batch = found.batch.with_labels(*labels_and_classes(labels))
+        batch = parsed.batch.with_labels(*labels_and_classes(labels))
         return ParsedRows(batch, row_indices, errors)
-    lines = _line_numbers(body, found.label_spans[list(wrong), 0])
+    lines = _line_numbers(body, parsed.label_spans[list(wrong), 0])
     for (row, reason), line in zip(wrong.items(), lines, strict=True):
-        errors.append(RowError(int(found.rows[row]), "/y", reason, line))
+        errors.append(RowError(int(parsed.rows[row]), "/y", reason, line))
     errors.sort(key=lambda error: error.index)
     rows = np.array([row for row in range(len(labels)) if row not in wrong], np.int64)
     good = labels_and_classes([labels[row] for row in rows.tolist()])
-    return ParsedRows(found.batch.take(rows).with_labels(*good), found.rows[rows].tolist(), errors)
+    return ParsedRows(
+        parsed.batch.take(rows).with_labels(*good), parsed.rows[rows].tolist(), errors
+    )
 
 
 def _row_indices(rows: np.ndarray, has_errors: bool) -> Sequence[int]:
@@ -70,9 +72,9 @@ def _labels(
     return labels, reasons
 
 
-def _read(schema: RowSchema, given: float | bytes) -> tuple[float | str, str]:
+def _read(schema: RowSchema, text_or_number: float | bytes) -> tuple[float | str, str]:
     try:
-        label: Label = given if isinstance(given, float) else _label_of(schema, given)
+        label: Label = text_or_number if isinstance(text_or_number, float) else _label_of(schema, text_or_number)
         return schema.label(label), ""
     except BadRow as bad:
         return 1.0, bad.reason

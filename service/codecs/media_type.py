@@ -39,16 +39,16 @@ def media_type(content_type: str | None) -> tuple[str, dict[str, str]]:
     """
     if not content_type:
         return "application/json", {}
-    found = _KIND.match(content_type)
-    kind, parameters = found[1].lower() if found else "", {}
-    p = found.end() if found else 0
+    match = _KIND.match(content_type)
+    kind, parameters = match[1].lower() if match else "", {}
+    p = match.end() if match else 0
     while p < len(content_type):
-        found = _PARAMETER.match(content_type, p)
-        if found is None:
+        match = _PARAMETER.match(content_type, p)
+        if match is None:
             raise _refused(f"the content type {quoted(content_type)} is invalid")
-        if found[1]:
-            parameters[found[1].lower()] = _value(found[2])
-        p = found.end()
+        if match[1]:
+            parameters[match[1].lower()] = _value(match[2])
+        p = match.end()
     if kind == _TABS:
         kind, parameters = "text/csv", {"delimiter": "\t"} | parameters
     kind = _ALIASES.get(kind, kind)
@@ -69,16 +69,16 @@ def _check(kind: str, name: str, value: str) -> None:
         if value.lower() not in _CHARSETS:
             raise _refused(f"charset={value} is not supported; send UTF-8")
         return
-    known = _PARAMETERS.get(kind)
-    if known is None:  # the caller refuses the type
+    values = _PARAMETERS.get(kind)
+    if values is None:  # the caller refuses the type
         return
-    if name not in known:
-        names = ", ".join([*known, "charset"])
+    if name not in values:
+        names = ", ".join([*values, "charset"])
         raise _refused(f"{kind} has no parameter {quoted(name)}; known: {names}")
-    if value not in known[name]:
+    if value not in values[name]:
         if name == "header":
             raise _refused(f"text/csv needs a header line, got header={value}")
-        accepted = " or ".join(map(repr, known[name]))
+        accepted = " or ".join(map(repr, values[name]))
         raise _refused(f"the parameter {name} must be {accepted}, got {quoted(value)}")
 
 

@@ -127,7 +127,7 @@ def without_rows(schema: RowSchema) -> ListedRows:
 def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
     """Labels in the journal's form: numbers, or class texts."""
     if isinstance(rows, Batch) and rows.classes:
-        return [rows.classes[int(place)] for place in rows.labels.tolist()]
+        return [rows.classes[int(index)] for index in rows.labels.tolist()]
     return rows.labels
 
 
@@ -228,8 +228,8 @@ class RowsBuilder:
         self, names: list[tuple[int, str]], indices: set[int]
     ) -> list[tuple[int, str]]:
         """New names of a row's features, in the order of `with_names_by_index`."""
-        known = self._name_at
-        return sorted({(at, known.setdefault(at, name)) for at, name in names if at in indices})
+        name_at = self._name_at
+        return sorted({(at, name_at.setdefault(at, name)) for at, name in names if at in indices})
 
     def add_flat(self, index: int, row: Mapping[str, Any]) -> None:
         """As `add`, for a row that the model's `columns` read. Raises BadRow."""
@@ -261,12 +261,12 @@ class RowsBuilder:
             return reader.class_of(label) if is_named else label
         raise BadRow("/y", "the label must be one value: a text, a number or a boolean")
 
-    def _new_id(self, given: str | int | None) -> str:
-        if given is None:
+    def _new_id(self, text: str | int | None) -> str:
+        if text is None:
             raise BadRow(
                 "/id", "the id is missing; `remember=true` needs one to match the label later"
             )
-        id_ = self._schema.id(given)
+        id_ = self._schema.id(text)
         if id_ in self._ids:
             raise BadRow("/id", f"the id {id_!r} is used twice in the request")
         self._ids.add(id_)
@@ -338,8 +338,8 @@ def with_names_by_index(
     slots = 1 << (2 * len(names)).bit_length()
     order = np.empty(len(names), np.int64)
     table, numbers = np.zeros(slots, np.int32), np.zeros(slots, np.int64)
-    found = order_by_entries(batch.indices, indices, table, numbers, order)
-    return [names[name] for name in order[:found].tolist()]
+    count = order_by_entries(batch.indices, indices, table, numbers, order)
+    return [names[name] for name in order[:count].tolist()]
 
 
 # Limits are checked before rows are journalled. Journalled rows are applied without limits, so that

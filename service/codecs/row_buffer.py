@@ -123,10 +123,10 @@ class RowArrays:
 
     def learn_label(self, text: np.ndarray, label: float | str) -> bool:
         """Cache the label at which a kernel stopped; False if the cache is full."""
-        known = len(self._kind_of_written)
+        count = len(self._kind_of_written)
         self.kind_of(label)
         self._cache_label(text, self._kinds[label])
-        return len(self._kind_of_written) > known
+        return len(self._kind_of_written) > count
 
     def kind_of(self, label: float | str) -> float:
         """Code of a label in `labels` for models with classes: -1 - its number."""
@@ -196,13 +196,13 @@ class RowArrays:
     def _cache_label(self, text: np.ndarray, kind: int) -> None:
         """Add the label at which a kernel stopped to its table."""
         start, end = self.counts[2:4].tolist()
-        known, first = len(self._kind_of_written), int(self.label_ends[len(self._kind_of_written)])
+        count, first = len(self._kind_of_written), int(self.label_ends[len(self._kind_of_written)])
         last = first + end - start
-        is_full = known == len(self.label_ends) - 1 or last > len(self.label_text)
+        is_full = count == len(self.label_ends) - 1 or last > len(self.label_text)
         if start == end or end - start > _LONGEST_LABEL or is_full:
             return
         slot = label_slot(text, start, end, self.label_slots, self.label_ends, self.label_text)
         self.label_text[first:last] = text[start:end]
-        self.label_ends[known + 1] = last
-        self.label_slots[slot] = known
+        self.label_ends[count + 1] = last
+        self.label_slots[slot] = count
         self._kind_of_written.append(kind)

@@ -70,9 +70,9 @@ class RowLimits:
 DEFAULT_LIMITS = RowLimits()
 
 
-def too_many_nonzeros(found: int, limit: int) -> str:
+def too_many_nonzeros(count: int, limit: int) -> str:
     """Reason for refusing a row with `found` non-zero features."""
-    return f"the row has {found} non-zero features; the limit is {limit}"
+    return f"the row has {count} non-zero features; the limit is {limit}"
 
 
 NO_NAME = "a feature has no name"
@@ -197,10 +197,10 @@ class RowSchema:
         if not 0 <= weight <= LARGEST:
             raise BadRow("/weight", f"the weight must be in [0, 1e100], got {weight!r}")
 
-    def id(self, given: str | int) -> str:
+    def id(self, raw: str | int) -> str:
         """Sample id as text."""
         try:
-            text = str(given)
+            text = str(raw)
         except ValueError:  # Python converts no integer of more than 4,300 digits
             text = ""
         if not is_key(text):
@@ -222,18 +222,18 @@ class RowSchema:
         is_good = max(values, default=0) < EXACT and min(values, default=0) > -EXACT
         if not is_good or isnan(sum(values)):
             # The pointer holds the index as the client wrote it: a JSON list counts from 0.
-            given: Iterable[tuple[Any, Any]] = x.items() if isinstance(x, dict) else enumerate(x)
-            for step, value in given:
+            items: Iterable[tuple[Any, Any]] = x.items() if isinstance(x, dict) else enumerate(x)
+            for step, value in items:
                 self._number(f"/x/{step}", value)
         return indices, values, _NO_NAMES
 
     @property
     def column_plan(self) -> ColumnPlan | None:
         """The columns as kernels read them; None for those that kernels cannot read."""
-        places, given = self._name_places, self._given_columns
-        if self._column_plan is None and given is not None and places is not None:
+        slots, columns = self._name_places, self._given_columns
+        if self._column_plan is None and columns is not None and slots is not None:
             try:
-                self._column_plan = ColumnPlan(*given, places.bits)
+                self._column_plan = ColumnPlan(*columns, slots.bits)
             except NoPlan:
                 self._given_columns = None
         return self._column_plan
@@ -314,7 +314,7 @@ class RowSchema:
         return pairs
 
     def _hashed(
-        self, x: Features, places: NamePlaces
+        self, x: Features, slots: NamePlaces
     ) -> tuple[list[int], list[float], list[tuple[int, str]]]:
         """As `hash_row`, with all checks, in one pass over the row."""
         if not isinstance(x, dict):
@@ -344,7 +344,7 @@ class RowSchema:
                     shown = composed
                 if not name or max(len(name), len(shown) - len(name) - 1) > LONGEST_NAME:
                     self._refuse_name(name)
-                index = places[shown]
+                index = slots[shown]
                 if number and shown not in self._journalled:
                     new.append((index, shown))
             row[index] = row[index] + number if index in row else number

@@ -39,9 +39,9 @@ def _names_by_row(
     """Names of each row's non-zero features that are in `names`, and their ends."""
     if not names:
         return [], []
-    places = _name_places(batch, names)
-    ends = np.concatenate([[0], np.cumsum(places >= 0)])[batch.indptr[1:]]
-    return [names[place] for place in places[places >= 0].tolist()], ends.tolist()
+    indices = _name_places(batch, names)
+    ends = np.concatenate([[0], np.cumsum(indices >= 0)])[batch.indptr[1:]]
+    return [names[index] for index in indices[indices >= 0].tolist()], ends.tolist()
 
 
 _TABLE = 1 << 19

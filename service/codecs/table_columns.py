@@ -87,10 +87,10 @@ def pandas_index(metadata: Mapping[bytes, bytes]) -> set[str]:
     """Names of the columns that pandas made of a table's index, from Arrow metadata."""
     try:
         written = metadata.get(b"pandas", b"{}")
-        found = msgspec.json.decode(written, type=_PandasMetadata).index_columns
+        columns = msgspec.json.decode(written, type=_PandasMetadata).index_columns
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return set()
-    return {name for name in found if isinstance(name, str)}
+    return {name for name in columns if isinstance(name, str)}
 
 
 def _check_name(schema: RowSchema, name: str, column: int) -> None:

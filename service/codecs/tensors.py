@@ -87,17 +87,17 @@ def read_inference(body: bytes, header: str | None) -> Inference:
         check_all_names(body[:length])
     except BadRow as bad:
         raise bad_tensor(f"{bad.reason} in one JSON object; send it once") from None
-    for asked in (*requested.inputs, *(requested.outputs or ())):
+    for io in (*requested.inputs, *(requested.outputs or ())):
         for name in _NOT_SUPPORTED:
-            if asked.parameters.get(name):
-                raise bad_tensor(f"{quoted(asked.name)}: the parameter {name!r} is not supported")
+            if io.parameters.get(name):
+                raise bad_tensor(f"{quoted(io.name)}: the parameter {name!r} is not supported")
     at = length
     for tensor in requested.inputs:
         where = f"input {quoted(tensor.name)}"
         if tensor.datatype not in DATATYPES:
-            known = ", ".join(DATATYPES)
+            names = ", ".join(DATATYPES)
             raise bad_tensor(
-                f"{where} has the unknown datatype {quoted(tensor.datatype)}; known: {known}"
+                f"{where} has the unknown datatype {quoted(tensor.datatype)}; known: {names}"
             )
         size = tensor.parameters.get("binary_data_size")
         if size is None:
@@ -192,28 +192,28 @@ def _from_bytes(tensor: Tensor, raw: bytes, where: str) -> list[Any]:
     if len(wrong):
         expected = "0 or 1 (BOOL)" if tensor.datatype == _BOOL else "a finite number"
         raise bad_tensor(f"{where}: value {wrong[0]} is not {expected}")
-    found: list[Any] = values.tolist()
-    return found
+    items: list[Any] = values.tolist()
+    return items
 
 
 def _strings(raw: bytes, count: int, where: str) -> list[Any]:
     """BYTES: each value is its length, 4 bytes, and its bytes."""
-    found: list[Any] = []
+    strings: list[Any] = []
     at = 0
     while at < len(raw):
         end = at + _LENGTH.size
         if end <= len(raw):
             end += _LENGTH.unpack_from(raw, at)[0]
         if end > len(raw):
-            raise bad_tensor(f"{where}: value {len(found)} is longer than the data that are left")
+            raise bad_tensor(f"{where}: value {len(strings)} is longer than the data that are left")
         try:
-            found.append(raw[at + _LENGTH.size : end].decode())
+            strings.append(raw[at + _LENGTH.size : end].decode())
         except UnicodeDecodeError:
-            raise bad_tensor(f"{where}: value {len(found)} is not UTF-8") from None
+            raise bad_tensor(f"{where}: value {len(strings)} is not UTF-8") from None
         at = end
-    if len(found) != count:
-        raise bad_tensor(f"{where} has {len(found)} values of BYTES, its shape has {count}")
-    return found
+    if len(strings) != count:
+        raise bad_tensor(f"{where} has {len(strings)} values of BYTES, its shape has {count}")
+    return strings
 
 
 def encode_answer(

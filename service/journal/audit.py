@@ -87,10 +87,10 @@ class AuditPosition(NamedTuple):
     @classmethod
     def read(cls, text: str | None) -> "AuditPosition":
         """Parse a position; None is the start of the log. Raises ValueError."""
-        found = POSITION.fullmatch(text or "0-0.0")
-        if found is None:
+        match = POSITION.fullmatch(text or "0-0.0")
+        if match is None:
             raise ValueError(f"{text!r} is not a position of the audit log")
-        return cls(int(found[1]), int(found[2]), found[3])
+        return cls(int(match[1]), int(match[2]), match[3])
 
 
 class Audited(msgspec.Struct, frozen=True, gc=False):
@@ -112,8 +112,8 @@ class Audited(msgspec.Struct, frozen=True, gc=False):
 def refused(model: str, incarnation: str, seq: int, change: Change, reason: str) -> Audited:
     """Entry for a change that was refused now, at a model's seq, before it had a record."""
     time_ms = time.time_ns() // 1_000_000
-    place = str(AuditPosition(time_ms, 0, model))
-    return Audited(place, time_ms, model, incarnation, seq, replace(change, refusal=reason))
+    position = str(AuditPosition(time_ms, 0, model))
+    return Audited(position, time_ms, model, incarnation, seq, replace(change, refusal=reason))
 
 
 class AuditLog(Protocol):

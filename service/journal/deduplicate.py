@@ -81,18 +81,18 @@ class Deduplication:
         """Process the group; `known` looks up the stored value of a key."""
         for start, stop in requests(parts):
             opening = parts[start]
-            found = None
+            entry = None
             if opens_request(opening):
                 assert opening.key is not None
-                found = self.keys.get(opening.key) or known(opening.key)
+                entry = self.keys.get(opening.key) or known(opening.key)
             elif not opening.whole:  # it stands alone
                 self._take(start, opening, known)
                 continue
-            if found is None:
+            if entry is None:
                 self._take_request(start, parts[start:stop], known)
             else:
                 for number in range(start, stop):
-                    self._skip(number, opening, found)
+                    self._skip(number, opening, entry)
 
     def _take_request(
         self, start: int, parts: Sequence[Part], known: Callable[[bytes], Known | None]
@@ -132,17 +132,17 @@ class Deduplication:
         if part.key is not None:
             if part.key[0] == KeyKind.LABEL:
                 self.labels.append(part.key)
-            found = self.keys.get(part.key) or known(part.key)
-            if found is not None:
-                return self._skip(number, part, found)
+            entry = self.keys.get(part.key) or known(part.key)
+            if entry is not None:
+                return self._skip(number, part, entry)
             self.keys[part.key] = Known(self.seq + part.count, part.count, part.fingerprint)
         self.seq += part.count
         self.kept.append(part.body)
         return True
 
-    def _skip(self, number: int, part: Part, found: Known) -> bool:
-        is_conflict = part.fingerprint != found.fingerprint
-        self.skipped.append(SkippedPart(number, found.seq, found.records, is_conflict))
+    def _skip(self, number: int, part: Part, entry: Known) -> bool:
+        is_conflict = part.fingerprint != entry.fingerprint
+        self.skipped.append(SkippedPart(number, entry.seq, entry.records, is_conflict))
         return not is_conflict
 
 
@@ -155,29 +155,31 @@ def placed(
     parts: Sequence[Part], before: int, skipped: Sequence[SkippedPart]
 ) -> tuple[Placed, ...]:
     """Position of each part, given the seq before the entry and the skipped parts."""
-    places: list[Placed] = []
+    positions: list[Placed] = []
     seq = before
     if not skipped:
         for part in parts:
-            places.append(Placed(seq + 1, seq + part.count, part.count))
+            positions.append(Placed(seq + 1, seq + part.count, part.count))
             seq += part.count
-        return tuple(places)
+        return tuple(positions)
     exceptions = {one.part: one for one in skipped}
     for start, stop in requests(parts):
         is_refused = _is_refused(parts, start, stop, exceptions)
         for number in range(start, stop):
-            found, count = exceptions.get(number), parts[number].count
-            if found is not None:
-                last, is_conflict = found.seq, bool(found.is_conflict)
-                first = last - found.records + 1
+            exception, count = exceptions.get(number), parts[number].count
+            if exception is not None:
+                last, is_conflict = exception.seq, bool(exception.is_conflict)
+                first = last - exception.records + 1
                 is_known = not is_conflict
-                places.append(Placed(first, last, found.records, is_known, is_conflict, is_refused))
+                positions.append(
+                    Placed(first, last, exception.records, is_known, is_conflict, is_refused)
+                )
             elif is_refused:
-                places.append(Placed(seq + 1, seq, 0, refused=True))
+                positions.append(Placed(seq + 1, seq, 0, refused=True))
             else:
-                places.append(Placed(seq + 1, seq + count, count))
+                positions.append(Placed(seq + 1, seq + count, count))
                 seq += count
-    return tuple(places)
+    return tuple(positions)
 
 
 def _is_refused(
@@ -187,5 +189,5 @@ def _is_refused(
     opening = parts[start]
     if not opening.whole or (opens_request(opening) and start in exceptions):
         return False
-    found = [exceptions[number] for number in range(start, stop) if number in exceptions]
-    return any([one.is_conflict for one in found])
+    refused = [exceptions[number] for number in range(start, stop) if number in exceptions]
+    return any([one.is_conflict for one in refused])

@@ -14,13 +14,13 @@ SQLITE_LEVELS = ("normal", "full")
 
 def replicas_in(level: str | None) -> int:
     """Number of replicas that must have an append: the N of `replicated:N`, else 0."""
-    found = re.fullmatch(r"replicated:([1-9][0-9]?)", level or "")
-    return int(found[1]) if found else 0
+    match = re.fullmatch(r"replicated:([1-9][0-9]?)", level or "")
+    return int(match[1]) if match else 0
 
 
 def check_level(text: str) -> str:
     """Return the level if it is valid. Raises ValueError."""
     if text in (*REDIS_LEVELS, *SQLITE_LEVELS) or replicas_in(text):
         return text
-    known = ", ".join((*REDIS_LEVELS, "replicated:N", *SQLITE_LEVELS))
-    raise ValueError(f"unknown durability {text!r}; use {known} (N from 1 to 99)")
+    levels = ", ".join((*REDIS_LEVELS, "replicated:N", *SQLITE_LEVELS))
+    raise ValueError(f"unknown durability {text!r}; use {levels} (N from 1 to 99)")

@@ -21,8 +21,8 @@ def decode(body: bytes) -> list[tuple[f.Header, f.Rows | f.Control | None]]:
     Raises UnknownRecord, CorruptRecord.
     """
     parts = _parts(body)
-    found = map(parts.found, range(len(parts)))
-    return [(part.header, _content(body, part)) for part in found]
+    decoded = map(parts.found, range(len(parts)))
+    return [(part.header, _content(body, part)) for part in decoded]
 
 
 def decode_merged(body: bytes) -> tuple[Parts, list[f.Rows | f.Control]]:
@@ -105,19 +105,19 @@ def _label_kind(rows: f.Rows) -> type:
     return list if isinstance(rows.labels, list) else type(rows.labels)
 
 
-def _content(body: bytes, found: f.Found) -> f.Rows | f.Control | None:
-    reader = _Reader(body, found.start, found.end)
+def _content(body: bytes, part: f.Found) -> f.Rows | f.Control | None:
+    reader = _Reader(body, part.start, part.end)
     try:
-        if found.flags & f.CONTROL:
-            content: f.Rows | f.Control | None = _control(reader, found)
-        elif found.header.count:
-            content = _rows(reader, found.columns, found.header.count)
+        if part.flags & f.CONTROL:
+            content: f.Rows | f.Control | None = _control(reader, part)
+        elif part.header.count:
+            content = _rows(reader, part.columns, part.header.count)
         else:
             content = None
     except UnicodeDecodeError as error:
         raise f.CorruptRecord("a text is not UTF-8") from error
-    if reader.at != found.end:
-        raise f.CorruptRecord(f"a part has {found.end - reader.at} bytes too many")
+    if reader.at != part.end:
+        raise f.CorruptRecord(f"a part has {part.end - reader.at} bytes too many")
     return content
 
 
@@ -240,8 +240,8 @@ def _names(reader: _Reader) -> tuple[tuple[int, str], ...]:
     return tuple(zip(indices.tolist(), reader.texts(count), strict=True))
 
 
-def _control(reader: _Reader, found: f.Found) -> f.Control:
-    if found.header.count != 1 or found.columns:
+def _control(reader: _Reader, part: f.Found) -> f.Control:
+    if part.header.count != 1 or part.columns:
         raise f.CorruptRecord("a control is one record without columns")
     kind = reader.text()
     try:

@@ -129,8 +129,8 @@ def find_parts(body: bytes) -> tuple[Parts, int]:
     """
     bytes_ = np.frombuffer(body, np.uint8)
     table = np.empty((len(body) // k.SMALLEST, k.FIELDS), np.int64)
-    found = k.find_parts(bytes_, k.CRC_TABLES, table)
-    count, end, records, entries, keys, columns, large = found
+    parts_found = k.find_parts(bytes_, k.CRC_TABLES, table)
+    count, end, records, entries, keys, columns, large = parts_found
     table = table[:count]
     if large:
         end = _first_damaged(body, table, end)

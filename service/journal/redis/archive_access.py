@@ -71,14 +71,14 @@ class RedisArchiveAccess(RedisPart):
 
     async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
         # A scan returns everything that exists throughout it; some of it more than once.
-        found: dict[bytes, bytes] = {}
+        rows: dict[bytes, bytes] = {}
         at: bytes | None = b"0"
         while at is not None:
             command = ("HSCAN", keys_of(model).waits, at, "COUNT", ROWS_AT_ONCE)
             following, texts = await self._read_of(model, incarnation, *command)
-            found.update(zip(texts[::2], texts[1::2], strict=True))
+            rows.update(zip(texts[::2], texts[1::2], strict=True))
             at = None if following == b"0" else following
-        return [row_as_it_is(key, row) for key, row in sorted(found.items())]
+        return [row_as_it_is(key, row) for key, row in sorted(rows.items())]
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
         staged = Staged(record.id, staged_incarnation())
@@ -90,13 +90,13 @@ class RedisArchiveAccess(RedisPart):
         self, staged: Staged, entries: Sequence[Entry], uses: Sequence[CopyUse]
     ) -> None:
         named = {use.seq: use.digest for use in uses}
-        given: list[tuple[Argument, ...]] = [
+        arguments: list[tuple[Argument, ...]] = [
             (_packed_entry(entry), named.get(entry.seq, "")) for entry in entries
         ]
-        await self._put(staged, "entries", *chain.from_iterable(given))
+        await self._put(staged, "entries", *chain.from_iterable(arguments))
 
     async def stage_keys(self, staged: Staged, keys: Sequence[KeptKey]) -> None:
-        given = (
+        arguments = (
             (
                 kept.key,
                 KNOWN.pack(kept.seq, kept.records)
@@ -106,10 +106,10 @@ class RedisArchiveAccess(RedisPart):
             )
             for kept in keys
         )
-        await self._put(staged, "keys", self._key_ttl_ms, *chain.from_iterable(given))
+        await self._put(staged, "keys", self._key_ttl_ms, *chain.from_iterable(arguments))
 
     async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
-        given: list[tuple[Argument, ...]] = [
+        arguments: list[tuple[Argument, ...]] = [
             (
                 row.key,
                 WAIT.pack(row.time_ms, row.due_ms, len(row.default)) + row.default + row.body,
@@ -117,7 +117,7 @@ class RedisArchiveAccess(RedisPart):
             )
             for row in rows
         ]
-        await self._put(staged, "rows", *chain.from_iterable(given))
+        await self._put(staged, "rows", *chain.from_iterable(arguments))
 
     async def show(self, staged: Staged, record: ModelRecord) -> None:
         shown = (record.incarnation, record.seq, record.chain, record.created_ms)
@@ -145,8 +145,8 @@ class RedisArchiveAccess(RedisPart):
         """Answer to a command, if the model has this incarnation. Raises ModelChanged."""
         answer = await self._others.call(*command, is_read=True)
         head = keys_of(model).head
-        found = await self._others.call("HGET", head, "incarnation", is_read=True)
-        refuse(model, [0 if found == incarnation.encode() else 1])
+        stored = await self._others.call("HGET", head, "incarnation", is_read=True)
+        refuse(model, [0 if stored == incarnation.encode() else 1])
         return answer
 
     async def _put(self, staged: Staged, task: str, *rest: Argument) -> None:

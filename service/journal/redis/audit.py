@@ -81,8 +81,8 @@ class RedisAudit(RedisPart):
     ) -> Sequence[Audited]:
         start = AuditPosition.read(after)
         if model is not None:
-            found = await self._changes([model], [start], limit)
-            return [change for _, change in found[0]]
+            changes = await self._changes([model], [start], limit)
+            return [change for _, change in changes[0]]
         merged: list[Audited] = []
         while len(merged) < limit:
             batch = await self._merged(start, min(limit - len(merged), MERGED))
@@ -99,10 +99,12 @@ class RedisAudit(RedisPart):
         since = max(0, start.time_ms - DAY_MS)
         listed = await self._others.call("ZRANGEBYSCORE", AUDITED, since, "+inf", is_read=True)
         ids = [item.decode() for item in listed]
-        firsts = [found[0][0] for found in await self._changes(ids, [start] * len(ids), 1) if found]
-        ahead = [place.model for place in sorted(firsts)[:limit]]
-        found = await self._changes(ahead, [start] * len(ahead), limit)
-        return sorted([one for of_model in found for one in of_model], key=_by_position)[:limit]
+        firsts = [
+            changes[0][0] for changes in await self._changes(ids, [start] * len(ids), 1) if changes
+        ]
+        ahead = [position.model for position in sorted(firsts)[:limit]]
+        changes = await self._changes(ahead, [start] * len(ahead), limit)
+        return sorted([one for of_model in changes for one in of_model], key=_by_position)[:limit]
 
     async def _changes(
         self, models: Sequence[str], starts: Sequence[AuditPosition], limit: int

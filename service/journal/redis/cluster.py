@@ -209,40 +209,40 @@ class ClusterConnections:
 
         Commands to an unavailable node have JournalUnavailable as their answer.
         """
-        places: dict[HostPort, list[int]] = defaultdict(list)
+        numbers_by_server: dict[HostPort, list[int]] = defaultdict(list)
         answers: list[Any] = [None] * len(commands)
         for number, command in enumerate(commands):
             try:
-                places[await self._topology.owner(_slot(command[1]))].append(number)
+                numbers_by_server[await self._topology.owner(_slot(command[1]))].append(number)
             except JournalUnavailable as error:
                 answers[number] = error
 
         async def ask(where: HostPort, numbers: list[int]) -> None:
             try:
-                found = await self._connection(where).call_many([commands[at] for at in numbers])
+                batch = await self._connection(where).call_many([commands[at] for at in numbers])
             except (JournalUnavailable, *REDIRECTIONS) as error:
-                found = await self._one_by_one([commands[at] for at in numbers], error)
-            for at, answer in zip(numbers, found, strict=True):
+                batch = await self._one_by_one([commands[at] for at in numbers], error)
+            for at, answer in zip(numbers, batch, strict=True):
                 answers[at] = answer
 
-        await asyncio.gather(*(ask(where, numbers) for where, numbers in places.items()))
+        await asyncio.gather(*(ask(where, numbers) for where, numbers in numbers_by_server.items()))
         return answers
 
     async def _one_by_one(
         self, commands: Sequence[Sequence[Argument]], error: Exception
     ) -> list[Any]:
         """Answers to the commands of a batch in which one was redirected, or whose node is away."""
-        found: list[Any] = []
+        answers: list[Any] = []
         for command in commands:
-            if isinstance(error, JournalUnavailable) and found and found[-1] is error:
-                found.append(error)  # the same node: do not wait for it again
+            if isinstance(error, JournalUnavailable) and answers and answers[-1] is error:
+                answers.append(error)  # the same node: do not wait for it again
                 continue
             try:
-                found.append(await self.call(*command, is_read=True))
+                answers.append(await self.call(*command, is_read=True))
             except JournalUnavailable as refusal:
                 error = refusal
-                found.append(refusal)
-        return found
+                answers.append(refusal)
+        return answers
 
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None, None]:
         """As `RedisConnection.listen`; a Cluster forwards messages to all of its nodes."""

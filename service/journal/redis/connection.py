@@ -74,9 +74,10 @@ class ServerLost(JournalUnavailable):
 class TooFewReplicas(NotReplicated):
     """A write was done, but too few replicas confirmed it in time."""
 
-    def __init__(self, answer: Any, found: int, replicas: int) -> None:
+    def __init__(self, answer: Any, reached: int, replicas: int) -> None:
         super().__init__(
-            f"journalled, not replicated: {found} of {replicas} replicas had it in {REPLICAS_MS} ms"
+            f"journalled, not replicated: {reached} of {replicas} replicas had it"
+            f" in {REPLICAS_MS} ms"
         )
         self.answer = answer
 
@@ -153,16 +154,16 @@ class RedisConnection:
         await self.call("PUBLISH", "ds:none", "", is_read=True)
         info = await self.call("INFO", "replication", is_read=True)
         count = max(self._replicas_seen, replicas_of(info))
-        found = 0
+        reached = 0
         until = asyncio.get_running_loop().time() + SETTLED_S
         while count and asyncio.get_running_loop().time() < until:
-            found = await self.call("WAIT", count, REPLICAS_MS, is_read=True)
-            if found >= count:
+            reached = await self.call("WAIT", count, REPLICAS_MS, is_read=True)
+            if reached >= count:
                 return
         if count:
             raise NotReplicated(
-                f"written, not replicated: {found} of {count} replicas had it in {SETTLED_S:g} s; "
-                "run this again to wait for them"
+                f"written, not replicated: {reached} of {count} replicas had it in"
+                f" {SETTLED_S:g} s; run this again to wait for them"
             )
 
     async def run_packed(

@@ -25,10 +25,10 @@ class RedisPendingRows(RedisPart):
     async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         limits = self._limits
         most = (limits.max_remembered, limits.remembered_bytes)
-        given: list[tuple[Argument, ...]] = [
+        arguments: list[tuple[Argument, ...]] = [
             (row.key, round(1000 * row.wait_s), row.default, row.body) for row in rows
         ]
-        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(given)]
+        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(arguments)]
         answer = await self._pending(model, "keep", incarnation, self._wait_ms, *rest)
         if answer[0] == 8:
             raise TooManyPendingRows(model, answer[1], *most)
@@ -41,17 +41,17 @@ class RedisPendingRows(RedisPart):
     async def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[PendingRow | None]:
-        found: list[PendingRow | None] = []
+        rows: list[PendingRow | None] = []
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             batch = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._pending(model, "find", incarnation, *batch)
             for key, stored in zip(batch, answer[2:], strict=True):
-                found.append(_row(key, stored, answer[1]) if stored else None)
-        return found
+                rows.append(_row(key, stored, answer[1]) if stored else None)
+        return rows
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
         ids = await self._others.call("SMEMBERS", WAITING, is_read=True)
-        found = []
+        models = []
         for model in sorted(id_.decode() for id_ in ids):
             answer = await self._pending(model, "sum", "")
             if not answer[4]:
@@ -59,8 +59,8 @@ class RedisPendingRows(RedisPart):
                 if await self._others.call("EXISTS", keys_of(model).waits):
                     await self._others.call("SADD", WAITING, model)
             else:
-                found.append(AwaitingLabels(model, answer[1].decode(), answer[2], bool(answer[3])))
-        return found
+                models.append(AwaitingLabels(model, answer[1].decode(), answer[2], bool(answer[3])))
+        return models
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
         answer = await self._pending(model, "due", incarnation, self._wait_ms, limit)

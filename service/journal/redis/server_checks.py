@@ -84,9 +84,11 @@ def _level(config: dict[str, str]) -> str:
 
 def check_replicas(answer: bytes, replicas: int) -> None:
     """Raise DurabilityTooLow unless, by its INFO, the server has enough replicas now."""
-    found = replicas_of(answer)
-    if found < replicas:
-        raise DurabilityTooLow(f"Redis has {found} replicas, replicated:{replicas} was asked for")
+    connected = replicas_of(answer)
+    if connected < replicas:
+        raise DurabilityTooLow(
+            f"Redis has {connected} replicas, replicated:{replicas} was asked for"
+        )
 
 
 def replicas_of(answer: bytes) -> int:

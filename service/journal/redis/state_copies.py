@@ -58,9 +58,9 @@ class RedisCopies(RedisAudit):
         self, model: str, incarnation: str, with_partial: bool = False
     ) -> Sequence[StoredCopy]:
         answer = await self._copy(model, "", "list", incarnation, int(with_partial))
-        found = zip(answer[1::2], answer[2::2], strict=True)
+        pairs = zip(answer[1::2], answer[2::2], strict=True)
         return sorted(
-            (StoredCopy(digest.decode(), size) for digest, size in found), key=lambda c: c.digest
+            (StoredCopy(digest.decode(), size) for digest, size in pairs), key=lambda c: c.digest
         )
 
     async def copy_uses(self, model: str, incarnation: str) -> Sequence[CopyUse]:
@@ -106,9 +106,9 @@ class RedisCopies(RedisAudit):
 
     async def versions(self, model: str, incarnation: str) -> Sequence[Version]:
         answer = await self._copy(model, "", "versions", incarnation)
-        found = zip(answer[1::2], answer[2::2], strict=True)
+        pairs = zip(answer[1::2], answer[2::2], strict=True)
         return sorted(
-            (_version(name.decode(), stored) for name, stored in found),
+            (_version(name.decode(), stored) for name, stored in pairs),
             key=lambda version: (version.seq, version.name),
         )
 

@@ -93,8 +93,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
     ) -> None:
         replicas = replicas_in(durability)
         if durability is not None and durability not in REDIS_LEVELS and not replicas:
-            known = ", ".join(REDIS_LEVELS)
-            raise ValueError(f"Redis's durability is {known} or replicated:N, not {durability}")
+            levels = ", ".join(REDIS_LEVELS)
+            raise ValueError(f"Redis's durability is {levels} or replicated:N, not {durability}")
         self._replicated = durability if replicas else None
         self._limits = limits
         self._key_ttl_ms = round(limits.key_ttl_s * 1000)
@@ -148,8 +148,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         return await self.identity() or mine
 
     async def identity(self) -> str | None:
-        found: bytes | None = await self._others.call("GET", IDENTITY, is_read=True)
-        return None if found is None else found.decode()
+        stored: bytes | None = await self._others.call("GET", IDENTITY, is_read=True)
+        return None if stored is None else stored.decode()
 
     async def adopt_identity(self, mine: str) -> None:
         await self._others.call("SET", IDENTITY, mine)
@@ -170,17 +170,17 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         return Base(record, await self.snapshot_get(model, record.incarnation))
 
     async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
-        found: list[Head | JournalUnavailable | None] = []
+        heads: list[Head | JournalUnavailable | None] = []
         for at in range(0, len(models), _HEADS_AT_ONCE):
             batch = models[at : at + _HEADS_AT_ONCE]
             keys = [keys_of(id_).head for id_ in batch]
             if isinstance(self._others, RedisConnection):
                 extra = await self._run_script(scripts.HEADS, keys, (), is_read=True)
-                found += map(_parse_head, extra.decode().split("\n"))
+                heads += map(_parse_head, extra.decode().split("\n"))
             else:  # the keys of a script must be in one slot
                 commands = [("HMGET", key, "incarnation", "seq", "chain") for key in keys]
-                found += map(_head, await self._others.call_many(commands))
-        return found
+                heads += map(_head, await self._others.call_many(commands))
+        return heads
 
     async def revision(self) -> Revision | None:
         return None
@@ -223,9 +223,9 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         at: LogPosition | None = None,
     ) -> None:
         extra = await self._deletion_arguments(model, change)
-        place = ("", "") if at is None else (at.seq, at.chain)
+        position = ("", "") if at is None else (at.seq, at.chain)
         try:
-            await self._models(model, "delete", incarnation or "", *place, *extra)
+            await self._models(model, "delete", incarnation or "", *position, *extra)
         except UnknownModel:
             await self._unlist(model)  # an earlier deletion may have died before this step
             raise
@@ -299,24 +299,25 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[Known | None]:
-        found: list[Known | None] = []
+        entries: list[Known | None] = []
         own = keys_of(model)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             batch = keys[at : at + _KEYS_AT_ONCE]
-            given: list[Argument] = [incarnation, self._key_ttl_ms, *batch]
-            answer = await self._run(model, scripts.FIND_KEYS, (own.head, own.keys), given, True)
+            names = (own.head, own.keys)
+            arguments: list[Argument] = [incarnation, self._key_ttl_ms, *batch]
+            answer = await self._run(model, scripts.FIND_KEYS, names, arguments, True)
             for stored in answer[1:]:
                 seq, records = KNOWN.unpack_from(stored) if stored else (0, 0)
                 mark = stored[24:] or None
-                found.append(Known(seq, records, mark) if stored else None)
-        return found
+                entries.append(Known(seq, records, mark) if stored else None)
+        return entries
 
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> Sequence[Entry]:
         keys = keys_of(model)
-        given = (incarnation, after, limit_bytes)
-        answer = await self._run(model, scripts.READ, (keys.head, keys.log), given, is_read=True)
+        names, arguments = (keys.head, keys.log), (incarnation, after, limit_bytes)
+        answer = await self._run(model, scripts.READ, names, arguments, is_read=True)
         if answer[0] == 3:
             raise Trimmed(answer[1] + 1)
         end, texts = answer[1:]
@@ -378,8 +379,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
 
     async def snapshots(self, model: str, incarnation: str) -> Sequence[LogPosition]:
         answer = await self._snapshot(model, "", "places", incarnation)
-        found = zip(answer[1::2], answer[2::2], strict=True)
-        return [LogPosition(seq, chain.decode()) for seq, chain in found]
+        pairs = zip(answer[1::2], answer[2::2], strict=True)
+        return [LogPosition(seq, chain.decode()) for seq, chain in pairs]
 
     async def snapshots_drop(self, model: str, incarnation: str, before: int) -> None:
         answer = await self._snapshot(model, "", "drop", incarnation, before)
@@ -408,8 +409,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
 
     async def cursor(self, model: str, incarnation: str, name: str) -> str | None:
         keys = keys_of(model)
-        names, given = (keys.head, keys.cursors), (incarnation, name)
-        answer = await self._run(model, scripts.CURSOR, names, given, is_read=True)
+        names, arguments = (keys.head, keys.cursors), (incarnation, name)
+        answer = await self._run(model, scripts.CURSOR, names, arguments, is_read=True)
         return None if answer[1] is None else answer[1].decode()
 
     async def cursors(self, model: str, incarnation: str, prefix: str) -> dict[str, str]:
@@ -417,8 +418,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         names = (keys.head, keys.cursors)
         answer = await self._run(model, scripts.CURSOR, names, (incarnation,), is_read=True)
         texts = [text.decode() for text in answer[1:]]
-        found = zip(texts[::2], texts[1::2], strict=True)
-        return dict(sorted(pair for pair in found if pair[0].startswith(prefix)))
+        pairs = zip(texts[::2], texts[1::2], strict=True)
+        return dict(sorted(pair for pair in pairs if pair[0].startswith(prefix)))
 
     async def _models(self, model: str, *arguments: Argument) -> Any:
         is_read = arguments[0] == "get"
@@ -439,11 +440,11 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
 
     # Last, because it shadows the type `list` in what follows.
     async def list(self, after: str = "", limit: int = 100) -> list[ModelRecord]:
-        found: list[ModelRecord] = []
-        while len(found) < limit:
+        records: list[ModelRecord] = []
+        while len(records) < limit:
             start = f"({after}" if after else "-"
             ids = await self._others.call(
-                "ZRANGEBYLEX", MODELS, start, "+", "LIMIT", 0, limit - len(found), is_read=True
+                "ZRANGEBYLEX", MODELS, start, "+", "LIMIT", 0, limit - len(records), is_read=True
             )
             if not ids:
                 break
@@ -453,8 +454,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
                     scripts.MODELS, keys_of(after).all, ("get",), is_read=True
                 )
                 if answer[0] == 0:  # else a deletion has not removed it from the list yet
-                    found.append(_record(after, answer))
-        return found
+                    records.append(_record(after, answer))
+        return records
 
 
 def _creation_arguments(spec: bytes, given: bytes) -> tuple[str, str, bytes, bytes]:

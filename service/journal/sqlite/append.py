@@ -81,8 +81,8 @@ class SqliteAppends(SqlitePart):
         self, db: Connection, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> list[Known | None]:
         head = find_head(db, model, incarnation)
-        found = find_keys(db, head, keys, self._limits, self._clock.now_ms())
-        return [found.get(key) for key in keys]
+        entries = find_keys(db, head, keys, self._limits, self._clock.now_ms())
+        return [entries.get(key) for key in keys]
 
     @reads
     def cursor(self, db: Connection, model: str, incarnation: str, name: str) -> str | None:
@@ -90,12 +90,12 @@ class SqliteAppends(SqlitePart):
 
     @reads
     def cursors(self, db: Connection, model: str, incarnation: str, prefix: str) -> dict[str, str]:
-        found = db.execute(
+        rows = db.execute(
             "SELECT name, value FROM cursors WHERE model = ? AND substr(name, 1, ?) = ?"
             " ORDER BY name",
             (find_head(db, model, incarnation).model, len(prefix), prefix),
         )
-        return dict(found.fetchall())
+        return dict(rows.fetchall())
 
 
 def _task_of(
@@ -151,15 +151,15 @@ class PlainAppend(GroupTask[Appended]):
 
     @staticmethod
     def run_group(db: Connection, tasks: "Sequence[PlainAppend]") -> list[Appended | BaseException]:
-        known = tasks[0].heads
-        found = known.find(db, [task.request.model for task in tasks])
+        cache = tasks[0].heads
+        heads = cache.find(db, [task.request.model for task in tasks])
         time_ms = now_ms()
         entries: list[_Row] = []
         results: list[tuple[Head, Result] | None] = []
         moved: dict[str, tuple[str, Head]] = {}
         for task in tasks:
             request = task.request
-            incarnation, head = found.get(request.model, _NONE)
+            incarnation, head = heads.get(request.model, _NONE)
             if incarnation != request.incarnation:
                 results.append(None)
                 continue
@@ -174,7 +174,7 @@ class PlainAppend(GroupTask[Appended]):
             following = _following_head(db, head, result, {}, task.limits, task.clock)
             moved[request.model] = incarnation, following
         _write(db, entries, [head for _, head in moved.values()])
-        known.keep(db, moved)
+        cache.keep(db, moved)
         return [
             ModelChanged(task.request.model)
             if result is None

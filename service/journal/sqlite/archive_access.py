@@ -81,9 +81,9 @@ class SqliteArchiveAccess(SqliteModels):
         trimmed: int,
         cursors: Mapping[str, str],
     ) -> None:
-        found = find_model(db, record.id)
-        if found is not None:
-            raise conflict(found)
+        existing = find_model(db, record.id)
+        if existing is not None:
+            raise conflict(existing)
         if find_model(db, staged.name) is not None:
             remove_model(db, staged.name)
         begins = msgspec.structs.replace(
@@ -140,9 +140,9 @@ class SqliteArchiveAccess(SqliteModels):
 
     @writes
     def show(self, db: Connection, staged: Staged, record: ModelRecord) -> None:
-        found = find_model(db, record.id)
-        if found is not None:
-            raise conflict(found)
+        existing = find_model(db, record.id)
+        if existing is not None:
+            raise conflict(existing)
         head = find_head(db, *staged)
         if (head.seq, head.chain) != (record.seq, record.chain):
             raise Conflict(f"the staged log of {record.id!r} ends at seq {head.seq}")
@@ -157,8 +157,8 @@ class SqliteArchiveAccess(SqliteModels):
 
     @writes
     def _discard(self, db: Connection, staged: Staged) -> None:
-        found = find_model(db, staged.name)
-        if found is not None and found.incarnation == staged.incarnation:
+        existing = find_model(db, staged.name)
+        if existing is not None and existing.incarnation == staged.incarnation:
             remove_model(db, staged.name)
 
     async def settle(self) -> None:

@@ -48,11 +48,11 @@ class SqliteAudit(SqlitePart):
     def put_changes(self, db: Connection, changes: Sequence[Audited]) -> None:
         # Readers follow the numbers, so the changes after the first new one are renumbered: a
         # reader that has read up to one of them reads it again, and the new ones.
-        given = [
+        rows = [
             (one.time_ms, one.model, one.incarnation, one.seq, encode_change(one.change))
             for one in changes
         ]
-        new = _unknown(db, given)
+        new = _unknown(db, rows)
         if not new:
             return
         [first_later] = db.execute(
@@ -93,11 +93,11 @@ class SqliteAudit(SqlitePart):
         ]
 
 
-def _unknown(db: Connection, given: Sequence[_Row]) -> list[_Row]:
+def _unknown(db: Connection, rows: Sequence[_Row]) -> list[_Row]:
     """Changes that the log lacks; of equal ones, those in excess of the stored ones."""
     seen = Counter[_Row]()
     new = []
-    for row in given:
+    for row in rows:
         [count] = db.execute(
             "SELECT count(*) FROM changes WHERE time_ms = ? AND id = ? AND incarnation = ?"
             " AND seq = ? AND change = ?",

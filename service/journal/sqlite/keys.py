@@ -23,13 +23,13 @@ def find_keys(
     """Stored values of the known ones among these keys, many per statement."""
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
     floor = head.next_key - limits.max_keys
-    known: dict[bytes, Known] = {}
+    entries: dict[bytes, Known] = {}
     for at in range(0, len(keys), LOOKED_UP_KEYS):
         batch = keys[at : at + LOOKED_UP_KEYS]
         padding = [None] * (LOOKED_UP_KEYS - len(batch))  # keeps it one prepared statement
-        for key, *found in db.execute(_KEYS, (head.model, oldest_ms, floor, *batch, *padding)):
-            known[key] = Known(*found)
-    return known
+        for key, *fields in db.execute(_KEYS, (head.model, oldest_ms, floor, *batch, *padding)):
+            entries[key] = Known(*fields)
+    return entries
 
 
 def keep_keys(
@@ -43,8 +43,8 @@ def keep_keys(
         "INSERT OR REPLACE INTO keys (model, number, key, seq, count, fingerprint, time_ms)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (head.model, number, key, *known, time_ms)
-            for number, (key, known) in enumerate(keys.items(), head.next_key)
+            (head.model, number, key, *entry, time_ms)
+            for number, (key, entry) in enumerate(keys.items(), head.next_key)
         ],
     )
     next_key = head.next_key + len(keys)

@@ -59,15 +59,15 @@ _decode_heads = msgspec.json.Decoder(list[tuple[str, str, Head]]).decode
 
 def find_heads(db: Connection, models: Sequence[str]) -> dict[str, tuple[str, Head]]:
     """Incarnation and head of each model that exists."""
-    found = {}
+    by_model = {}
     for at in range(0, len(models), _MAX_MODELS):
         batch = models[at : at + _MAX_MODELS]
         number = next(number for number in _STATEMENTS if number >= len(batch))
         padding = [None] * (number - len(batch))  # keeps the number of prepared statements small
         [heads] = db.execute(_STATEMENTS[number], [*batch, *padding]).fetchone()
         for id_, incarnation, head in _decode_heads(heads):
-            found[id_] = incarnation, head
-    return found
+            by_model[id_] = incarnation, head
+    return by_model
 
 
 class KnownHeads:
@@ -93,9 +93,9 @@ class KnownHeads:
         if self._as_of != (self._version, db.total_changes):
             self.forget()
         heads = self._heads
-        found = {model: heads[model] for model in models if model in heads}
-        unknown = [model for model in models if model not in found]
-        return found | find_heads(db, unknown) if unknown else found
+        cached = {model: heads[model] for model in models if model in heads}
+        unknown = [model for model in models if model not in cached]
+        return cached | find_heads(db, unknown) if unknown else cached
 
     def keep(self, db: Connection, moved: Mapping[str, tuple[str, Head]]) -> None:
         """Store the new heads, after the last statement of the transaction."""
@@ -141,13 +141,14 @@ def find_entries(
     return entries
 
 
-def leads_on_from(db: Connection, head: Head, place: LogPosition) -> bool:
+def leads_on_from(db: Connection, head: Head, position: LogPosition) -> bool:
     """Does the log continue from this position, or end there?"""
-    following = find_entries(db, head.model, place.seq, head.seq, 0)
+    following = find_entries(db, head.model, position.seq, head.seq, 0)
     if not following:
-        return (place.seq, place.chain) == (head.seq, head.chain)
+        return (position.seq, position.chain) == (head.seq, head.chain)
     first = following[0]
-    return first.first_seq == place.seq + 1 and next_chain(place.chain, first.nonce) == first.chain
+    is_next = first.first_seq == position.seq + 1
+    return is_next and next_chain(position.chain, first.nonce) == first.chain
 
 
 def now_ms() -> int:

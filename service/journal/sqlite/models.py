@@ -65,8 +65,8 @@ class SqliteModels(SqliteTrim):
 
     @reads
     def heads(self, db: Connection, models: Sequence[str]) -> list[Head | None]:
-        found = find_heads(db, models)
-        heads = {id_: Head(made, head.seq, head.chain) for id_, (made, head) in found.items()}
+        stored = find_heads(db, models)
+        heads = {id_: Head(made, head.seq, head.chain) for id_, (made, head) in stored.items()}
         return [heads.get(model) for model in models]
 
     @reads
@@ -149,10 +149,10 @@ def find_model(db: Connection, model: str) -> ModelRecord | None:
 
 
 def get_model(db: Connection, model: str) -> ModelRecord:
-    found = find_model(db, model)
-    if found is None:
+    record = find_model(db, model)
+    if record is None:
         raise UnknownModel(model)
-    return found
+    return record
 
 
 def insert_model(db: Connection, record: ModelRecord) -> None:
@@ -178,5 +178,5 @@ def conflict(existing: ModelRecord) -> Conflict:
 
 
 def _identity(db: Connection) -> str | None:
-    found = db.execute("SELECT value FROM store WHERE name = 'identity'").fetchone()
-    return None if found is None else found[0]
+    row = db.execute("SELECT value FROM store WHERE name = 'identity'").fetchone()
+    return None if row is None else row[0]

@@ -62,14 +62,14 @@ class SqlitePendingRows(SqlitePart):
 
     @reads
     def awaiting_labels(self, db: Connection) -> list[AwaitingLabels]:
-        found = db.execute(
+        cursor = db.execute(
             "SELECT id, incarnation, rows, EXISTS (SELECT 1 FROM remembered"
             " WHERE remembered.model = models.model AND due_ms <= ?)"
             " FROM remembered_sums JOIN models ON models.model = remembered_sums.model"
             " WHERE id > ? ORDER BY id",
             (self._clock.now_ms(), AFTER_STAGED),
         )
-        return [AwaitingLabels(id_, made, rows, bool(is_due)) for id_, made, rows, is_due in found]
+        return [AwaitingLabels(id_, made, rows, bool(is_due)) for id_, made, rows, is_due in cursor]
 
     @writes
     def overdue(self, db: Connection, model: str, incarnation: str, limit: int = 100) -> Overdue:
@@ -113,14 +113,14 @@ def delete_rows(db: Connection, model: int, keys: Iterable[bytes]) -> None:
     """Delete the rows under these keys."""
     rows, size, is_any = 0, 0, False
     for key in keys:
-        found = db.execute(
+        cursor = db.execute(
             f"SELECT rowid, length(body) > 0, {_SIZE} FROM remembered WHERE model = ? AND key = ?",
             (model, key),
         ).fetchone()
-        if found is not None:
-            db.execute("DELETE FROM remembered WHERE rowid = ?", found[:1])
+        if cursor is not None:
+            db.execute("DELETE FROM remembered WHERE rowid = ?", cursor[:1])
             is_any = True
-            rows, size = rows + found[1], size + found[1] * found[2]
+            rows, size = rows + cursor[1], size + cursor[1] * cursor[2]
     if is_any:
         before, bytes_before = _sums(db, model)
         _set_sums(db, model, before - rows, bytes_before - size)
@@ -159,10 +159,10 @@ def _find(db: Connection, model: int, key: bytes, time_ms: int) -> PendingRow | 
     ).fetchone()
     if row is None:
         return None
-    found = _made(row, time_ms)
-    if found.default or found.due_ms > time_ms or not found.body:
-        return found
-    return PendingRow(found.key, b"", b"", found.time_ms, found.due_ms, found.age_s)
+    stored = _made(row, time_ms)
+    if stored.default or stored.due_ms > time_ms or not stored.body:
+        return stored
+    return PendingRow(stored.key, b"", b"", stored.time_ms, stored.due_ms, stored.age_s)
 
 
 def _made(row: tuple[bytes, bytes, bytes, int, int], now_ms: int) -> PendingRow:

@@ -34,9 +34,9 @@ class SqliteRateBuckets(SqlitePart):
 
         def task(db: Connection) -> Lease:
             row = db.execute("SELECT value FROM store WHERE name = ?", (name,)).fetchone()
-            found = None if row is None else Bucket(*map(int, row[0].split()))
-            after, taken = take(found, rate, needed, most, time_ms)
-            if found is None:
+            bucket_state = None if row is None else Bucket(*map(int, row[0].split()))
+            after, taken = take(bucket_state, rate, needed, most, time_ms)
+            if bucket_state is None:
                 _forget_others(db, name, time_ms)
             if taken.taken:
                 db.execute(
@@ -52,5 +52,5 @@ class SqliteRateBuckets(SqlitePart):
 def _forget_others(db: Connection, name: str, time_ms: int) -> None:
     """Delete buckets that are no longer needed: those after this name, then from the first on."""
     for first, last in ((name, "rate;"), ("rate:", name)):  # ; follows : in ASCII
-        given = {"first": first, "last": last, "most": LOOKED_AT, "now_ms": time_ms}
-        db.execute(_FORGET, given | {"set_back_ms": SET_BACK_MS})
+        arguments = {"first": first, "last": last, "most": LOOKED_AT, "now_ms": time_ms}
+        db.execute(_FORGET, arguments | {"set_back_ms": SET_BACK_MS})

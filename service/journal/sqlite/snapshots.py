@@ -188,8 +188,8 @@ def _first_ms(db: Connection, model: int, after: int) -> int | None:
 
 def has_snapshot(db: Connection, model: int) -> bool:
     """Does the model have a complete snapshot, usable or not?"""
-    found = db.execute("SELECT 1 FROM snapshots WHERE model = ? AND is_complete LIMIT 1", (model,))
-    return found.fetchone() is not None
+    rows = db.execute("SELECT 1 FROM snapshots WHERE model = ? AND is_complete LIMIT 1", (model,))
+    return rows.fetchone() is not None
 
 
 def usable(db: Connection, head: Head) -> list[tuple[int, int]]:
@@ -197,15 +197,15 @@ def usable(db: Connection, head: Head) -> list[tuple[int, int]]:
 
     Of several with one seq, the last one begun.
     """
-    found: dict[int, int] = {}
+    newest: dict[int, int] = {}
     for snapshot, seq, chain in db.execute(
         "SELECT snapshot, seq, chain FROM snapshots WHERE model = ? AND is_complete"
         " ORDER BY seq DESC, snapshot DESC",
         (head.model,),
     ):
-        if seq not in found and leads_on_from(db, head, LogPosition(seq, chain)):
-            found[seq] = snapshot
-    return [(snapshot, seq) for seq, snapshot in found.items()]
+        if seq not in newest and leads_on_from(db, head, LogPosition(seq, chain)):
+            newest[seq] = snapshot
+    return [(snapshot, seq) for seq, snapshot in newest.items()]
 
 
 def _is_there(db: Connection, snapshot: int) -> bool:

@@ -86,8 +86,8 @@ class SqliteCopies(SqlitePart):
     ) -> bool:
         """Make the copy visible; False if a part is missing because the copy was collected."""
         find_head(db, model, incarnation)
-        (found,) = db.execute("SELECT count(*) FROM copy_parts WHERE copy = ?", (copy,)).fetchone()
-        if found != parts:
+        (count,) = db.execute("SELECT count(*) FROM copy_parts WHERE copy = ?", (copy,)).fetchone()
+        if count != parts:
             return False
         updated = db.execute("UPDATE copies SET is_complete = 1 WHERE copy = ?", (copy,))
         return updated.rowcount > 0
@@ -109,20 +109,20 @@ class SqliteCopies(SqlitePart):
         self, db: Connection, model: str, incarnation: str, with_partial: bool = False
     ) -> Sequence[StoredCopy]:
         head = find_head(db, model, incarnation)
-        found = db.execute(
+        rows = db.execute(
             "SELECT digest, bytes FROM copies WHERE model = ? AND (is_complete OR ?)"
             " ORDER BY digest",
             (head.model, with_partial),
         )
-        return [StoredCopy(*row) for row in found]
+        return [StoredCopy(*row) for row in rows]
 
     @reads
     def copy_uses(self, db: Connection, model: str, incarnation: str) -> Sequence[CopyUse]:
         head = find_head(db, model, incarnation)
-        found = db.execute(
+        rows = db.execute(
             "SELECT seq, digest FROM copy_uses WHERE model = ? ORDER BY seq", (head.model,)
         )
-        return [CopyUse(*row) for row in found]
+        return [CopyUse(*row) for row in rows]
 
     @writes
     def copy_delete(self, db: Connection, model: str, incarnation: str, digest: str) -> None:
@@ -158,13 +158,13 @@ class SqliteCopies(SqlitePart):
         change: Change | None = None,
     ) -> tuple[Version, bool]:
         head = find_head(db, model, incarnation)
-        known = _find_version(db, head.model, version.name)
-        if known is not None:
-            if known.digest != version.digest:
+        existing = _find_version(db, head.model, version.name)
+        if existing is not None:
+            if existing.digest != version.digest:
                 raise Conflict(f"version {version.name!r} of {model!r} already names another state")
-            return known, False
-        place = LogPosition(version.seq, version.chain)
-        if not version.created_ms and not leads_on_from(db, head, place):
+            return existing, False
+        position = LogPosition(version.seq, version.chain)
+        if not version.created_ms and not leads_on_from(db, head, position):
             raise NotHeld(model, version.seq, version.chain)
         if not has_copy(db, head.model, version.digest):
             raise UnknownCopy(model, version.digest)
@@ -199,12 +199,12 @@ class SqliteCopies(SqlitePart):
         self, db: Connection, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
         head = find_head(db, model, incarnation)
-        known = _find_version(db, head.model, name)
-        if known is None:
+        existing = _find_version(db, head.model, name)
+        if existing is None:
             return False
         db.execute("DELETE FROM versions WHERE model = ? AND name = ?", (head.model, name))
-        if not _is_named(db, head.model, known.digest):
-            _remove(db, head.model, known.digest)
+        if not _is_named(db, head.model, existing.digest):
+            _remove(db, head.model, existing.digest)
         keep_change(db, model, incarnation, head.seq, change, self._limits)
         return True
 

@@ -91,9 +91,9 @@ class SqliteTrim(SqliteCopies):
         if last is not None:
             _delete_through(db, row[0], last)
             return Deleted(True, deleted.size)
-        given = {"model": row[0], "rows": SWEEP_ROWS, "parts": SWEEP_PARTS}
+        arguments = {"model": row[0], "rows": SWEEP_ROWS, "parts": SWEEP_PARTS}
         for statement in _SWEEP:
-            if db.execute(statement, given).rowcount:
+            if db.execute(statement, arguments).rowcount:
                 return Deleted(True, SWEEP_PARTS * PART_BYTES if ":parts" in statement else 0)
         db.execute("DELETE FROM garbage WHERE model = ?", row)
         return Deleted(True, 0)
@@ -129,17 +129,17 @@ def _rewrite(db: Connection) -> None:
 def _oldest(db: Connection, model: int, through: int) -> tuple[int | None, Deleted]:
     """Last of the entries up to `through` that one step deletes (one at least), and its work."""
     last, size = None, 0
-    found = db.execute(
+    entries = db.execute(
         "SELECT seq, length(body) FROM entries WHERE model = ? AND seq <= ? ORDER BY seq LIMIT ?",
         (model, through, STEP_ENTRIES),
     ).fetchall()
-    for seq, length in found:
+    for seq, length in entries:
         if last is not None and size + length > STEP_BYTES:
             break
         last, size = seq, size + length
     if last is None:
         return None, Deleted(False, 0)
-    return last, Deleted(last < found[-1][0] or len(found) == STEP_ENTRIES, size)
+    return last, Deleted(last < entries[-1][0] or len(entries) == STEP_ENTRIES, size)
 
 
 def _delete_through(db: Connection, model: int, last: int) -> None:

@@ -64,14 +64,14 @@ class FileChecks:
     def opened(self) -> None:
         """Remember which files are open. Call this once all connections are."""
         for suffix in _SUFFIXES:
-            if (found := _identity(self._path + suffix)) is not None:
-                self._opened[self._path + suffix] = found
+            if (identity := _identity(self._path + suffix)) is not None:
+                self._opened[self._path + suffix] = identity
 
     def look(self) -> None:
         """Compare the files at the path with the open ones."""
         for path, identity in self._opened.items():
-            if self._moved is None and (found := _identity(path)) != identity:
-                how = "removed" if found is None else "replaced by another file"
+            if self._moved is None and (current := _identity(path)) != identity:
+                how = "removed" if current is None else "replaced by another file"
                 self._moved = (
                     f"SQLite: {path} was {how} while the server had it open; what is learned now "
                     "is lost, so the server refuses to learn. Restore the file and restart the "
@@ -236,10 +236,10 @@ def _truncate(connection: sqlite3.Connection) -> bool:
 def _identity(path: str) -> tuple[int, int] | None:
     """Device and inode of the file at this path; None without a file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def log_of(path: str) -> str:
