@@ -18,7 +18,9 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite import SqliteJournal, connection_thread, snapshots
 from tests.service.journal.groups import places, rows
-from tests.service.journal.sqlite_support import Connection, at_once, busy, logs_of
+from tests.service.journal.sqlite_support import Connection, at_once, busy, journal, logs_of
+
+__all__ = ["journal"]
 
 pytestmark = pytest.mark.anyio
 
