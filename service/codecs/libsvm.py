@@ -72,9 +72,9 @@ def _labels(
     return labels, reasons
 
 
-def _read(schema: RowSchema, text_or_number: float | bytes) -> tuple[float | str, str]:
+def _read(schema: RowSchema, raw: float | bytes) -> tuple[float | str, str]:
     try:
-        label: Label = text_or_number if isinstance(text_or_number, float) else _label_of(schema, text_or_number)
+        label: Label = raw if isinstance(raw, float) else _label_of(schema, raw)
         return schema.label(label), ""
     except BadRow as bad:
         return 1.0, bad.reason
