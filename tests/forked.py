@@ -61,9 +61,9 @@ class ForkedProcess:
         with out, err:
             environment = dict(os.environ if env is None else env)
             descriptors = {1: out, 2: err, **files}
-            given = (args[2], list(args[3:]), environment, cwd or os.getcwd(), descriptors)
+            arguments = (args[2], list(args[3:]), environment, cwd or os.getcwd(), descriptors)
             # Ends with this process if a test leaves it running.
-            self._process = forks.Process(target=_run, args=given, daemon=True)
+            self._process = forks.Process(target=_run, args=arguments, daemon=True)
             self._process.start()
         self.pid: int = self._process.pid
 

@@ -155,9 +155,9 @@ def _tags_by_key(headers: Sequence[Header]) -> list[Hashable]:
     tags: list[Hashable] = []
     request: Hashable = None
     for header in headers:
-        own = None if header.key is None else header.key[1:].decode()
+        mine = None if header.key is None else header.key[1:].decode()
         if not header.continues:
-            request = own
+            request = mine
         tags += [request] * header.count
     return tags
 
@@ -176,9 +176,9 @@ def _check_answers(
     counts = Counter(tags)
     answers: dict[Hashable, Acknowledged] = {}
     for answer in acknowledged:
-        known = answers.setdefault(answer.tag, answer)
-        if known != answer:
-            report.problems.append(f"{answer.tag!r} was answered {known} and {answer}")
+        previous = answers.setdefault(answer.tag, answer)
+        if previous != answer:
+            report.problems.append(f"{answer.tag!r} was answered {previous} and {answer}")
     for answer in answers.values():
         report.acknowledged += answer.count
         stands = list(tags[max(answer.seq - answer.count, 0) : answer.seq])

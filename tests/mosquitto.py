@@ -23,10 +23,10 @@ START_S = 30.0
 def tool(name: str) -> str:
     """Path of mosquitto, mosquitto_pub or mosquitto_passwd. Raises RuntimeError without it."""
     unpacked = next(UNPACKED.glob(f"*bin/{name}"), None)
-    found = shutil.which(name) or (unpacked and str(unpacked))
-    if not found:
+    result = shutil.which(name) or (unpacked and str(unpacked))
+    if not result:
         raise RuntimeError(f"no {name}: run tests/fetch_tool.sh mosquitto")
-    return found
+    return result
 
 
 def environment() -> dict[str, str]:
@@ -46,8 +46,8 @@ class Mosquitto:
         folder.mkdir(exist_ok=True)
         config = folder / "mosquitto.conf"
         kept = ("persistence true", f"persistence_location {folder}/", "max_queued_messages 0")
-        own = (f"listener {self.port} 127.0.0.1", "user root", "log_type all", *kept)
-        config.write_text("\n".join((*own, *(lines or ("allow_anonymous true",)), "")))
+        mine = (f"listener {self.port} 127.0.0.1", "user root", "log_type all", *kept)
+        config.write_text("\n".join((*mine, *(lines or ("allow_anonymous true",)), "")))
         self._command = [tool("mosquitto"), "-c", str(config)]
         self.log = folder / "mosquitto.log"
         """With a line for each packet."""

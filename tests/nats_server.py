@@ -28,8 +28,8 @@ class NatsServer:
             self._port = probe.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self._port}"
         folder.mkdir(exist_ok=True)
-        place = ("-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", str(folder))
-        self._command = [program, *place, "-l", str(folder / "nats.log"), *flags]
+        path = ("-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", str(folder))
+        self._command = [program, *path, "-l", str(folder / "nats.log"), *flags]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -19,15 +19,15 @@ UNPACKED = Path(__file__).parent.parent / ".cache" / "prometheus" / "usr" / "bin
 
 def tool(name: str) -> str:
     """Path of `prometheus` or `promtool`. Skips the test without it, fails in CI."""
-    found = shutil.which(name)
-    if found is None and (UNPACKED / name).exists():
-        found = str(UNPACKED / name)
-    if found is None:
+    result = shutil.which(name)
+    if result is None and (UNPACKED / name).exists():
+        result = str(UNPACKED / name)
+    if result is None:
         got = f"no {name}: run tests/fetch_tool.sh prometheus, or install Prometheus 2.42 or newer"
         if os.environ.get("CI"):
             pytest.fail(got)
         pytest.skip(got)
-    return found
+    return result
 
 
 def promtool(*arguments: str, given: str = "") -> str:
@@ -58,8 +58,8 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Present values of the expression."""
-        found: list[dict[str, Any]] = self.ask("/query", query=expression)["result"]
-        return found
+        result: list[dict[str, Any]] = self.ask("/query", query=expression)["result"]
+        return result
 
     def firing(self) -> set[tuple[str, str]]:
         """Firing alerts, each with its model."""

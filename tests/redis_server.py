@@ -135,9 +135,9 @@ def cut_stream(client: redis.Redis, stream: str, seq: int) -> None:
 
 
 def _program() -> tuple[str, dict[str, str]]:
-    found = shutil.which("redis-server")
-    if found:
-        return found, dict(os.environ)
+    result = shutil.which("redis-server")
+    if result:
+        return result, dict(os.environ)
     unpacked = UNPACKED / "usr" / "bin" / "redis-server"
     if not unpacked.exists():
         raise NoRedis("no redis-server: run tests/fetch_tool.sh redis, or install Redis 7 or newer")

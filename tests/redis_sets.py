@@ -63,10 +63,10 @@ class RedisSet:
     def info(self, server: RedisServer) -> dict[str, Any]:
         """A server's replication info; empty while it does not answer."""
         try:
-            found: dict[str, Any] = self.ask(server, "INFO", "replication")
+            result: dict[str, Any] = self.ask(server, "INFO", "replication")
         except redis.RedisError:
             return {}
-        return found
+        return result
 
     def stand(self) -> str:
         """Replication state of each server, a line each."""
@@ -101,8 +101,8 @@ class SentinelSet(RedisSet):
 
     def _named(self) -> list[int]:
         """The primary's port according to each Sentinel."""
-        asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-        return [int(self.ask(sentinel, *asked)[1]) for sentinel in self.sentinels]
+        request = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+        return [int(self.ask(sentinel, *request)[1]) for sentinel in self.sentinels]
 
     def stand(self) -> str:
         """State of each server and each Sentinel, a line each."""
@@ -142,8 +142,8 @@ class ClusterSet(RedisSet):
         raise AssertionError(f"no server owns slot {slot}")
 
     def id_of(self, server: RedisServer) -> str:
-        found = self.ask(server, "CLUSTER", "MYID")
-        return found.decode() if isinstance(found, bytes) else str(found)
+        result = self.ask(server, "CLUSTER", "MYID")
+        return result.decode() if isinstance(result, bytes) else str(result)
 
     def is_whole(self) -> bool:
         """Do all that answer see every slot served, and a replica of each primary?"""
@@ -178,8 +178,8 @@ class ClusterSet(RedisSet):
     def _slots(self) -> list[Any]:
         for server in self.servers:
             try:
-                found: list[Any] = self.ask(server, "CLUSTER", "SLOTS")
-                return found
+                result: list[Any] = self.ask(server, "CLUSTER", "SLOTS")
+                return result
             except redis.RedisError:
                 continue
         raise AssertionError("no node answers")
@@ -204,10 +204,10 @@ def sentinels_or_skip(**options: str) -> Iterator[SentinelSet]:
         sentinels = [
             _started(running, SentinelServer(_directory(running), primary.port)) for _ in range(3)
         ]
-        found = SentinelSet([primary, *replicas], sentinels)
-        until(lambda: found.is_followed(primary, 2), "two replicas")
-        until(found.agree, "the Sentinels to find each other")
-        yield found
+        result = SentinelSet([primary, *replicas], sentinels)
+        until(lambda: result.is_followed(primary, 2), "two replicas")
+        until(result.agree, "the Sentinels to find each other")
+        yield result
 
 
 @contextmanager
@@ -221,29 +221,30 @@ def cluster_or_skip(replicas: bool = True, **options: str) -> Iterator[ClusterSe
         servers = [
             _started(running, RedisServer(_directory(running), **options)) for _ in range(count)
         ]
-        found = ClusterSet(servers)
+        result = ClusterSet(servers)
         primaries = servers[:3]
         for number, server in enumerate(servers):
-            found.ask(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            result.ask(server, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number:
-                found.ask(server, "CLUSTER", "MEET", "127.0.0.1", servers[0].port)
+                result.ask(server, "CLUSTER", "MEET", "127.0.0.1", servers[0].port)
         bounds = [round(number * SLOTS / 3) for number in range(4)]
         for server, first, after in zip(primaries, bounds, bounds[1:], strict=False):
-            found.ask(server, "CLUSTER", "ADDSLOTSRANGE", first, after - 1)
-        until(found.is_whole, "the nodes to know each other")
+            result.ask(server, "CLUSTER", "ADDSLOTSRANGE", first, after - 1)
+        until(result.is_whole, "the nodes to know each other")
         for server, primary in zip(servers[3:], primaries, strict=replicas):
-            its_id = found.id_of(primary)
+            its_id = result.id_of(primary)
             until(
-                lambda s=server, i=its_id: _replicates(found, s, i), "a replica to know its primary"
+                lambda s=server, i=its_id: _replicates(result, s, i),
+                "a replica to know its primary",
             )
         until(
-            lambda: all(found.is_followed(server, int(replicas)) for server in primaries),
+            lambda: all(result.is_followed(server, int(replicas)) for server in primaries),
             "replicas",
         )
         for server in servers:
-            found.ask(server, "CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS)
+            result.ask(server, "CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS)
             server.options["cluster-node-timeout"] = str(NODE_TIMEOUT_MS)
-        yield found
+        yield result
 
 
 def _replicates(cluster: ClusterSet, server: RedisServer, its_id: str) -> bool:

@@ -13,10 +13,10 @@ _KEY, _SECRET = "testkey", "testsecret"
 
 def program() -> str:
     """Path of rclone. Raises RuntimeError without it."""
-    found = str(UNPACKED) if UNPACKED.exists() else shutil.which("rclone")
-    if found is None:
+    result = str(UNPACKED) if UNPACKED.exists() else shutil.which("rclone")
+    if result is None:
         raise RuntimeError("no rclone: run tests/fetch_tool.sh rclone")
-    return found
+    return result
 
 
 @contextmanager

@@ -15,7 +15,7 @@ _SHARED = ModuleType | FixedSpec | SharedDerived | ColumnNames
 
 def changeable(*roots: Any) -> dict[int, Any]:
     """Mutable state that objects refer to, by id. Specifications never change."""
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     left = list(roots)
     while left:
         one = left.pop()
@@ -23,11 +23,11 @@ def changeable(*roots: Any) -> dict[int, Any]:
             one, ModuleType | FixedSpec | SharedDerived | ColumnNames
         )
         is_spec = isinstance(one, dict) and not one.keys().isdisjoint(("algorithm", "kind"))
-        if id(one) in found or one is None or is_shared or is_spec:
+        if id(one) in result or one is None or is_shared or is_spec:
             continue
         if isinstance(one, np.ndarray):
             if one.flags.writeable and one.size:
-                found[id(one)] = one
+                result[id(one)] = one
             left.append(one.base)
             continue
         parts = list(getattr(one, "__dict__", {}).values())
@@ -40,6 +40,6 @@ def changeable(*roots: Any) -> dict[int, Any]:
             parts += list(one)
         is_frozen = is_dataclass(one) and one.__dataclass_params__.frozen  # type: ignore[attr-defined]
         if not isinstance(one, str | bytes | int | float | tuple | frozenset) and not is_frozen:
-            found[id(one)] = one
+            result[id(one)] = one
         left += parts
-    return found
+    return result

@@ -79,12 +79,12 @@ def _answer(asking: socket.socket, lock: Lock) -> None:
     with asking:
         request, files, _, _ = socket.recv_fds(asking, MAX_REQUEST, MAX_FILES)
         arguments, env, folder, numbers = json.loads(request)
-        given = dict(zip(numbers, files, strict=True))
+        inputs = dict(zip(numbers, files, strict=True))
         command = [sys.executable, "-m", "dualstream.service", *arguments]
         try:
-            out, err = given.pop(1), given.pop(2)
+            out, err = inputs.pop(1), inputs.pop(2)
             with lock:
-                process = ForkedProcess(command, out, err, env, folder, given)
+                process = ForkedProcess(command, out, err, env, folder, inputs)
         finally:
             for file in files:
                 os.close(file)

@@ -20,10 +20,10 @@ START_S = 30.0
 
 def program() -> str:
     """Path of the broker. Raises RuntimeError without it."""
-    found = shutil.which("tansu") or (str(UNPACKED) if UNPACKED.exists() else None)
-    if found is None:
+    result = shutil.which("tansu") or (str(UNPACKED) if UNPACKED.exists() else None)
+    if result is None:
         raise RuntimeError("no tansu: run tests/fetch_tool.sh tansu")
-    return found
+    return result
 
 
 class Broker:
@@ -78,13 +78,13 @@ class Broker:
         """All messages of partition 0. Tansu does not name the last offset when it is asked."""
         consumer = Consumer(self._client | {"group.id": "check", "enable.partition.eof": True})
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list = []
+        results: list = []
         try:
-            while not found or found[-1].error() is None:
-                found += consumer.consume(10_000, 1.0)
+            while not results or results[-1].error() is None:
+                results += consumer.consume(10_000, 1.0)
         finally:
             consumer.close()
-        return found[:-1]
+        return results[:-1]
 
     def has_working_group(self, topic: str, group: str, seconds: float = 20.0) -> bool:
         """Does the only member of a group get partitions? Tansu sometimes gives none for ever."""
@@ -103,15 +103,15 @@ class Broker:
         """The first `count` messages of partition 0. Raises AssertionError if they do not come."""
         consumer = Consumer(self._client | {"group.id": "check"})
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list = []
+        results: list = []
         deadline = time.monotonic() + seconds
         try:
-            while len(found) < count:
-                assert time.monotonic() < deadline, f"{len(found)} of {count} messages"
-                found += [one for one in consumer.consume(count, 0.2) if one.error() is None]
+            while len(results) < count:
+                assert time.monotonic() < deadline, f"{len(results)} of {count} messages"
+                results += [one for one in consumer.consume(count, 0.2) if one.error() is None]
         finally:
             consumer.close()
-        return found
+        return results
 
 
 @contextmanager

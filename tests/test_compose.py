@@ -38,8 +38,8 @@ def copies() -> list[tuple[str, str]]:
 
 
 def test_every_variable_is_a_setting_and_its_value_valid(services, monkeypatch):
-    given = services["server"]["environment"]
-    for name, value in given.items():
+    inputs = services["server"]["environment"]
+    for name, value in inputs.items():
         assert name.removeprefix("DUALSTREAM_").lower() in Settings.model_fields, name
         monkeypatch.setenv(name, value)
     settings = Settings()
@@ -68,8 +68,8 @@ def test_published_port_is_the_one_the_server_binds(services):
     server = services["server"]
     inside = server["ports"][0].rsplit(":", 1)[1]
     assert inside == server["environment"]["DUALSTREAM_PORT"] == instructions("EXPOSE")[0]
-    asked = (ROOT / "deploy" / "healthcheck.py").read_text()
-    assert re.search(r'"DUALSTREAM_PORT"\) or "(\d+)"', asked).group(1) == inside
+    request = (ROOT / "deploy" / "healthcheck.py").read_text()
+    assert re.search(r'"DUALSTREAM_PORT"\) or "(\d+)"', request).group(1) == inside
 
 
 def test_the_health_check_is_the_copied_one_of_file_and_image(services):
@@ -108,8 +108,8 @@ def test_grafana_is_given_its_dashboard_and_the_prometheus_beside_it(services):
     inside = dict(reversed(mount.removesuffix(":ro").split(":")) for mount in grafana["volumes"])
     for source in inside.values():
         assert (ROOT / source).is_file()
-    given = {Path(target).parent.name: ROOT / source for target, source in inside.items()}
-    source = yaml.safe_load(given["datasources"].read_text())["datasources"][0]
+    fields = {Path(target).parent.name: ROOT / source for target, source in inside.items()}
+    source = yaml.safe_load(fields["datasources"].read_text())["datasources"][0]
     assert source["url"] == "http://prometheus:9090"
     board = next(target for target in inside if target.endswith(".json"))
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
@@ -150,11 +150,11 @@ def test_every_copied_path_exists_and_is_let_through_by_dockerignore():
 
 
 def test_image_has_the_labels_of_this_version():
-    given = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="?([^" ]+)', DOCKERFILE))
+    inputs = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="?([^" ]+)', DOCKERFILE))
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
-    assert given["version"] == version and given["revision"] == "$REVISION"
-    assert given["licenses"] == "Apache-2.0"
-    base = f"{given['base.name']}@{given['base.digest']}"
+    assert inputs["version"] == version and inputs["revision"] == "$REVISION"
+    assert inputs["licenses"] == "Apache-2.0"
+    base = f"{inputs['base.name']}@{inputs['base.digest']}"
     assert base == f"docker.io/library/{instructions('FROM')[0]}"
     assert re.fullmatch(r".*:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
 

@@ -35,8 +35,8 @@ def filled(expression: str, instance: str = ".*") -> str:
 
 
 def families(expression: str) -> list[str]:
-    found = re.findall(r"dualstream_\w+", expression)
-    return [re.sub(r"_(bucket|sum|count)$", "", name) for name in found]
+    result = re.findall(r"dualstream_\w+", expression)
+    return [re.sub(r"_(bucket|sum|count)$", "", name) for name in result]
 
 
 def shared_families() -> set[str]:
@@ -67,11 +67,11 @@ def test_panels_of_the_dashboard_are_whole_and_do_not_overlap():
     assert len({(panel["type"], panel["title"]) for panel in panels}) == len(panels)
     source = {"type": "prometheus", "uid": "${source}"}
     for panel in panels:
-        place = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
-            (place["x"] + right, place["y"] + down)
-            for right in range(place["w"])
-            for down in range(place["h"])
+            (position["x"] + right, position["y"] + down)
+            for right in range(position["w"])
+            for down in range(position["h"])
         }
         assert max(x for x, _ in cells) < 24 and not cells & covered, panel["title"]
         covered |= cells
@@ -161,9 +161,9 @@ def test_every_panel_has_data_of_two_servers_and_counts_a_row_once(tmp_path: Pat
             truth |= {("Memory of models", 1): 2 * Settings().models_bytes}
 
             def value(title: str, target: int) -> float:
-                found = prometheus.query(filled(shown[title][target]["expr"]))
+                result = prometheus.query(filled(shown[title][target]["expr"]))
                 # A server under load may miss a scrape; its series are then missing.
-                return float(found[0]["value"][1]) if found else math.nan
+                return float(result[0]["value"][1]) if result else math.nan
 
             until(lambda: {each: value(*each) for each in truth} == truth, 30, SCRAPE_S)
             for expression in expressions():

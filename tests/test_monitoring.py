@@ -47,8 +47,8 @@ def exposition(client: TestClient) -> str:
 
 def test_what_a_model_takes_in_the_store_is_shown(exposed):
     for name in ("journal_bytes", "journal_age_seconds", "unsaved_age_seconds"):
-        found = re.search(rf'^dualstream_{name}{{model="pair"}} (\S+)$', exposed, re.M)
-        assert found is not None and 0 < float(found[1]) < 1e6
+        result = re.search(rf'^dualstream_{name}{{model="pair"}} (\S+)$', exposed, re.M)
+        assert result is not None and 0 < float(result[1]) < 1e6
     assert 'dualstream_snapshots_bytes{model="pair"} 0.0\n' in exposed
 
 
@@ -63,13 +63,13 @@ def test_every_family_is_documented_and_every_documented_one_exists(exposed):
 
 def test_every_label_is_documented(exposed):
     for line in exposed.splitlines():
-        found = re.match(r"(dualstream_\w+)\{(.*)\}", line)
-        if found is None:
+        result = re.match(r"(dualstream_\w+)\{(.*)\}", line)
+        if result is None:
             continue
-        name = re.sub(r"_(bucket|sum|count)$", "", found[1])
-        row = re.search(rf"^\| `(?:{name}|{found[1]})`([^|]*)\|", METRICS, re.M)
+        name = re.sub(r"_(bucket|sum|count)$", "", result[1])
+        row = re.search(rf"^\| `(?:{name}|{result[1]})`([^|]*)\|", METRICS, re.M)
         assert row is not None, line
-        for label in set(re.findall(r'(\w+)="', found[2])) - {"le"}:
+        for label in set(re.findall(r'(\w+)="', result[2])) - {"le"}:
             assert f"`{label}`" in row[1], (name, label)
 
 
@@ -102,10 +102,10 @@ CONSUMER = re.findall(r"^\| `(\w+)`", (ROOT / "docs/guides/kafka.md").read_text(
 
 
 def test_alerts_read_families_that_exist():
-    known = {*documented(), *CONSUMER}
+    previous = {*documented(), *CONSUMER}
     for expression in (rule["expr"] for rule in alerts()):
         for name in re.findall(r"dualstream_\w+", expression):
-            assert name in known or re.sub(r"_(bucket|sum|count)$", "", name) in known, name
+            assert name in previous or re.sub(r"_(bucket|sum|count)$", "", name) in previous, name
 
 
 def as_composed(service: str) -> dict[str, str]:

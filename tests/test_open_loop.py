@@ -68,8 +68,8 @@ def test_latency_counts_from_when_a_request_was_due():
     with server(response(b"200 OK", LEARNED), delay_s) as url:
         run = drive(url, [post("/learn", b"{}")], rate, count / rate, connections=1)
     # Requests wait for the one connection; a closed loop would report delay_s for each.
-    least = [(place + 1) * delay_s - place / rate for place in range(count)]
-    assert all(found >= bound for found, bound in zip(run.latencies, least, strict=True))
+    least = [(index + 1) * delay_s - index / rate for index in range(count)]
+    assert all(result >= bound for result, bound in zip(run.latencies, least, strict=True))
     assert len(run.slips) == count
     assert run.acks == [7] * count
 

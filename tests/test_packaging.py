@@ -131,9 +131,9 @@ def test_wheel_contains_dualstream_alone_and_all_of_it(tree, wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {PurePosixPath(name).parts[0] for name in names}
     assert tops == {"dualstream", f"dualstream-{__version__}.dist-info"}
-    found = below_dualstream(names)
-    assert set(found.values()) == {1}
-    assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(found)
+    result = below_dualstream(names)
+    assert set(result.values()) == {1}
+    assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(result)
 
 
 def test_sdist_contains_each_source_once(tree, sdist):
@@ -141,9 +141,9 @@ def test_sdist_contains_each_source_once(tree, sdist):
         members = [member for member in archive.getmembers() if not member.isdir()]
     assert all(member.isreg() for member in members)
     names = [member.name for member in members]
-    found = below_dualstream(names, f"dualstream-{__version__}/")
-    assert set(found.values()) == {1}
-    assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(found)
+    result = below_dualstream(names, f"dualstream-{__version__}/")
+    assert set(result.values()) == {1}
+    assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(result)
     tops = {PurePosixPath(name).parts[1] for name in names}
     assert not tops & {*LINKS, "tests", "load_tests", "docs"}
 

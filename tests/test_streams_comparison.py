@@ -40,25 +40,25 @@ def test_figures_are_those_counted_by_hand():
     scores = -2.0 * labels
     scores[100:] *= -1.0
     scores[500] = np.nan
-    found = Figures.of(scores, labels, 0.0024)
-    assert found.rows == 1200
-    assert found.us == 2.0
-    assert found.errors == pytest.approx(100.0 * 101 / 1200, abs=1e-4)
-    assert found.cold == (100.0, 0.0)
-    assert found.counts == (100, 1, 0)
+    result = Figures.of(scores, labels, 0.0024)
+    assert result.rows == 1200
+    assert result.us == 2.0
+    assert result.errors == pytest.approx(100.0 * 101 / 1200, abs=1e-4)
+    assert result.cold == (100.0, 0.0)
+    assert result.counts == (100, 1, 0)
     losses = np.log1p(np.exp([2.0] * 100 + [-2.0] * 1099 + [0.0]))
-    assert found.log_loss == pytest.approx(losses.mean(), abs=1e-5)
+    assert result.log_loss == pytest.approx(losses.mean(), abs=1e-5)
 
 
 def test_area_and_precision_are_those_of_all_pairs():
     rng = np.random.default_rng(1)
     labels = np.where(rng.random(60) < 0.3, 1.0, -1.0)
     scores = labels + 2.0 * rng.normal(size=60)
-    found = Figures.of(scores, labels, 1.0)
+    result = Figures.of(scores, labels, 1.0)
     pairs = scores[labels > 0.0][:, None] > scores[labels < 0.0][None, :]
-    assert found.auc == pytest.approx(100.0 * pairs.mean(), abs=1e-3)
+    assert result.auc == pytest.approx(100.0 * pairs.mean(), abs=1e-3)
     above = [(labels[scores >= s] > 0.0).mean() for s in scores[labels > 0.0]]
-    assert found.precision == pytest.approx(100.0 * np.mean(above), abs=1e-3)
+    assert result.precision == pytest.approx(100.0 * np.mean(above), abs=1e-3)
 
 
 def test_calibration_error_is_the_mean_difference_over_the_bins():
@@ -71,10 +71,10 @@ def test_calibration_error_is_the_mean_difference_over_the_bins():
 
 
 def test_errors_of_the_first_rows_are_those_of_their_blocks():
-    found = figures_of(1700, 0.3)
-    assert found.errors_until(1700) == found.errors
-    assert found.errors_until(BLOCK) == 100.0 * found.counts[0] / BLOCK
-    assert Figures.read(asdict(found)) == found
+    result = figures_of(1700, 0.3)
+    assert result.errors_until(1700) == result.errors
+    assert result.errors_until(BLOCK) == 100.0 * result.counts[0] / BLOCK
+    assert Figures.read(asdict(result)) == result
 
 
 class Recorder:
@@ -123,21 +123,21 @@ def test_rolling_model_is_not_trained_on_one_class():
 
 def test_thinned_stream_keeps_negatives_in_order_and_a_hundredth_of_positives():
     batch = stream(4000, positive=0.3)
-    found = thinned(batch)
-    positive = found.labels > 0.0
+    result = thinned(batch)
+    positive = result.labels > 0.0
     assert positive.mean() == pytest.approx(0.01, abs=1e-3)
     values = batch.values[::2]
-    np.testing.assert_array_equal(found.values[::2][~positive], values[batch.labels < 0.0])
+    np.testing.assert_array_equal(result.values[::2][~positive], values[batch.labels < 0.0])
     # Values differ, so that a row is found by its value: their places ascend.
-    places = [int(np.flatnonzero(values == value)[0]) for value in found.values[::2]]
-    assert places == sorted(places)
+    positions = [int(np.flatnonzero(values == value)[0]) for value in result.values[::2]]
+    assert positions == sorted(positions)
 
 
 def test_labels_turn_at_a_whole_block():
     batch = stream(1800)
-    found = turned(batch, BLOCK)
-    np.testing.assert_array_equal(found.labels[:BLOCK], batch.labels[:BLOCK])
-    np.testing.assert_array_equal(found.labels[BLOCK:], -batch.labels[BLOCK:])
+    result = turned(batch, BLOCK)
+    np.testing.assert_array_equal(result.labels[:BLOCK], batch.labels[:BLOCK])
+    np.testing.assert_array_equal(result.labels[BLOCK:], -batch.labels[BLOCK:])
 
 
 def test_peer_that_was_stopped_is_compared_on_the_rows_that_it_scored():
@@ -158,11 +158,11 @@ def test_class_without_votes_has_no_share(votes, share):
 
 def test_streams_where_a_peer_is_ahead_are_listed():
     full, peer = figures_of(2000, 0.4), figures_of(1000, 0.1, seed=1)
-    found = {name: {"full": full, "eight": full} for name in STREAMS}
-    assert comparison.ahead(found) == "- nowhere.\n"
-    found["mnist"] = {"full": full, "eight": full, "vw": peer}
+    result = {name: {"full": full, "eight": full} for name in STREAMS}
+    assert comparison.ahead(result) == "- nowhere.\n"
+    result["mnist"] = {"full": full, "eight": full, "vw": peer}
     part = full.errors_until(1000)
-    assert comparison.ahead(found) == (
+    assert comparison.ahead(result) == (
         f"- **mnist**: vw by {part - peer.errors:.2f} points on the first 1,000 rows "
         f"({peer.errors:.2f} against {part:.2f}).\n"
     )
@@ -175,8 +175,8 @@ def test_recovery_is_counted_from_the_block_in_which_labels_turn():
     scores[5 * BLOCK : 5 * BLOCK + 50] *= -1.0
     scores[6 * BLOCK : 7 * BLOCK] *= -1.0
     one = Figures.of(scores, labels, 1.0)
-    found = {name: dict.fromkeys(comparison.OURS, one) for name in FLIPPED}
-    table = comparison.recovery(found, dict.fromkeys(FLIPPED, (rows, 1)))
+    result = {name: dict.fromkeys(comparison.OURS, one) for name in FLIPPED}
+    table = comparison.recovery(result, dict.fromkeys(FLIPPED, (rows, 1)))
     cells = table.splitlines()[2].split(" | ")
     assert cells[2:] == ["10.0", "100.0", *["0.0"] * 5, "16.67 |"]
 
@@ -204,6 +204,6 @@ def test_peers_err_as_often_as_in_the_run_on_whole_streams():
         if peer in whole.get(stream, {}) and whole[stream][peer].rows == figures[peer].rows
     ]
     assert len(both) > 20
-    for found, run in both:
-        assert found.errors == pytest.approx(run.mistakes, abs=1e-3)
-        assert found.log_loss == pytest.approx(run.log_loss, abs=1e-4)
+    for result, run in both:
+        assert result.errors == pytest.approx(run.mistakes, abs=1e-3)
+        assert result.log_loss == pytest.approx(run.log_loss, abs=1e-4)

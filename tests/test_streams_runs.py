@@ -34,14 +34,16 @@ def test_row_without_delay_is_learned_before_the_next_is_scored():
 
 
 def test_run_counts_mistakes_in_blocks():
-    found = Run.of(np.array([0.0, 1.0, -2.0, 5.0, -1.0]), np.array([1.0, -1.0, -1.0, -1.0, 1.0]), 2)
-    assert found.mistakes == 60.0
-    assert found.counts == (1, 1, 1)
+    result = Run.of(
+        np.array([0.0, 1.0, -2.0, 5.0, -1.0]), np.array([1.0, -1.0, -1.0, -1.0, 1.0]), 2
+    )
+    assert result.mistakes == 60.0
+    assert result.counts == (1, 1, 1)
 
 
 def test_loss_is_that_of_the_clipped_score():
-    found = Run.of(np.array([1000.0, 0.0]), np.array([-1.0, 1.0]), 1)
-    assert found.log_loss == pytest.approx((30.0 + np.log(2.0)) / 2, abs=1e-5)
+    result = Run.of(np.array([1000.0, 0.0]), np.array([-1.0, 1.0]), 1)
+    assert result.log_loss == pytest.approx((30.0 + np.log(2.0)) / 2, abs=1e-5)
 
 
 def test_rolling_mistakes_are_over_the_last_blocks_alone():

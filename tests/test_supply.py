@@ -22,16 +22,16 @@ def test_all_that_is_installed_is_pinned_and_is_that_version(extra):
 
 def test_what_is_reached_is_what_pip_installed():
     # A hand-picked sample: behind an extra of uvicorn's, and behind two other packages.
-    found = reached(requirements("server"))
-    assert {"uvloop", "websockets", "mdurl", "llvmlite"} <= found.keys()
-    assert not {"colorama", "pytest"} & found.keys()
-    assert all(one.metadata["Name"] for one in found.values())
+    result = reached(requirements("server"))
+    assert {"uvloop", "websockets", "mdurl", "llvmlite"} <= result.keys()
+    assert not {"colorama", "pytest"} & result.keys()
+    assert all(one.metadata["Name"] for one in result.values())
 
 
 def test_the_client_alone_needs_neither_the_server_nor_the_learners():
-    found = reached(requirements())
-    assert {"httpx", "msgspec", "rich", "typer"} <= found.keys()
-    assert not {"fastapi", "numba", "numpy", "redis", "uvicorn"} & found.keys()
+    result = reached(requirements())
+    assert {"httpx", "msgspec", "rich", "typer"} <= result.keys()
+    assert not {"fastapi", "numba", "numpy", "redis", "uvicorn"} & result.keys()
 
 
 def test_the_page_of_licences_is_up_to_date():

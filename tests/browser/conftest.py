@@ -74,7 +74,7 @@ def page(
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "request",
-        lambda asked: asked.url.startswith(str(server.base_url)) or complaints.append(asked.url),
+        lambda query: query.url.startswith(str(server.base_url)) or complaints.append(query.url),
     )
     yield page
     context.close()

@@ -64,12 +64,12 @@ def test_nothing_serious_is_found(browser: Browser, server: httpx.Client, axe: s
         page.goto(f"/#/models/{model}/versions")
         page.get_by_role("button", name="Roll back to good").click()
         assert broken(page, axe) == []
-        for place, heading in ((f"#/models/{empty}", empty), ("#/new", "New model"),
+        for position, heading in ((f"#/models/{empty}", empty), ("#/new", "New model"),
                                ("#/models/unknown", "There is no model")):  # fmt: skip
-            page.goto(f"/{place}")
+            page.goto(f"/{position}")
             page.reload()
             expect(page.get_by_role("heading", name=heading).first).to_be_visible()
-            assert broken(page, axe) == [], place
+            assert broken(page, axe) == [], position
         # The check itself finds what it should.
         page.evaluate("document.querySelector('main').append(new Image())")
         assert [one.split(":")[0] for one in broken(page, axe)] == ["image-alt"]

@@ -132,11 +132,11 @@ def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     page.goto(f"/#/models/{model}/members")
     wait_for_events(page)
     picture = card(page, "Shares in the prediction").get_by_role("img")
-    found = server.get(f"/models/{model}/members").json()["members"]
-    best = max(found, key=lambda one: one["weight"])
+    result = server.get(f"/models/{model}/members").json()["members"]
+    best = max(result, key=lambda one: one["weight"])
     expect(picture).to_have_attribute("aria-label", re.compile(f"the largest is {best['name']}"))
     areas = picture.locator("polygon")
-    expect(areas).to_have_count(len(found))
+    expect(areas).to_have_count(len(result))
     # One more moment is one more point on both edges of each area.
     one_moment = len(areas.first.get_attribute("points").split())
     for k in range(2):
@@ -148,9 +148,9 @@ def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     expect(areas.first).to_have_attribute("points", " ".join(collected))
     expect(card(page, "Shares in the prediction")).to_contain_text("to 500 rows")
     table = page.get_by_role("region", name="Members and their shares")
-    found = server.get(f"/models/{model}/members").json()["members"]
-    shares = [f"{100 * one['weight']:.{2 if one['weight'] < 0.1 else 1}f} %" for one in found]
-    for one, share in zip(found, shares, strict=True):
+    result = server.get(f"/models/{model}/members").json()["members"]
+    shares = [f"{100 * one['weight']:.{2 if one['weight'] < 0.1 else 1}f} %" for one in result]
+    for one, share in zip(result, shares, strict=True):
         expect(table.get_by_role("row").filter(has_text=one["name"]).first).to_contain_text(share)
     screenshot(page, "members")
     server.post(f"/models/{model}/members/{best['name']}/promote").raise_for_status()
@@ -262,10 +262,10 @@ def test_columns_that_moved_most_come_first(page: Page, server: httpx.Client, sc
     rows = columns.get_by_role("row")
     expect(rows).to_have_count(18)
     first = rows.nth(1).get_by_role("cell")
-    found = server.get(f"/models/{model}/columns").json()["columns"]
+    result = server.get(f"/models/{model}/columns").json()["columns"]
     expect(first.nth(0)).to_have_text("price")
     expect(first.nth(6)).to_have_text(re.compile(r"^1\d\.\d+ ± [23]\.\d+$"))
-    expect(first.nth(2)).to_have_text(f"{found[0]['psi']:.3f}")
+    expect(first.nth(2)).to_have_text(f"{result[0]['psi']:.3f}")
     expect(first.nth(1)).to_have_text("large")
     note = rows.filter(has=page.get_by_role("cell", name="note", exact=True)).get_by_role("cell")
     expect(note.nth(6)).to_have_text("2 ± 0 words")
@@ -299,11 +299,11 @@ def test_curves_of_splines_are_drawn_the_most_important_first(
     learn(server, model, [{"x": row, "y": int(label)} for row, label in zip(rows, y, strict=True)])
     drawn = curves.get_by_role("img")
     expect(drawn).to_have_count(12)
-    found = server.get(f"/models/{model}/curves").json()["curves"]
-    assert found[0]["name"] == "<b>4"
+    result = server.get(f"/models/{model}/curves").json()["curves"]
+    assert result[0]["name"] == "<b>4"
     expect(drawn.first).to_have_attribute("aria-label", re.compile("^<b>4: adds -?[0-9.]+ to "))
     points = drawn.first.locator("polyline").get_attribute("points")
-    assert points is not None and len(points.split()) == len(found[0]["x"])
+    assert points is not None and len(points.split()) == len(result[0]["x"])
     page.get_by_role("button", name="Show all 14").click()
     expect(drawn).to_have_count(14)
     screenshot(page, "curves")
@@ -325,9 +325,9 @@ def test_a_sparse_model_shows_how_its_features_change(page: Page, server: httpx.
     expect(changes).to_contain_text(re.compile(got.format("[1-3]", r"[1-9]\S*")))
     before = drawing(changes)
     learn(server, model, samples(400, seed=1, flip=True))
-    found = server.get(f"/models/{model}/support").json()
-    expect(changes).to_contain_text(f"features in use {len(found['features'])}, changes per 1,000")
-    expect(changes).to_contain_text(f" {found['changes_per_1000']:.4g}.")
+    result = server.get(f"/models/{model}/support").json()
+    expect(changes).to_contain_text(f"features in use {len(result['features'])}, changes per 1,000")
+    expect(changes).to_contain_text(f" {result['changes_per_1000']:.4g}.")
     wait_until_redrawn(changes, before)
     screenshot(page, "sparse")
 

@@ -84,9 +84,9 @@ def test_the_form_has_a_field_for_each_column(page: Page, server: httpx.Client, 
     heat.fill("1.5")
     tried.get_by_label("load number").fill("-1")
     x = {"heat": 1.5, "load": -1, "site": "north"}
-    asked = tried.get_by_label("Features, as JSON")
+    request = tried.get_by_label("Features, as JSON")
     tried.get_by_text("As JSON", exact=True).click()
-    assert json.loads(asked.input_value()) == x
+    assert json.loads(request.input_value()) == x
     tried.get_by_role("button", name="Predict").click()
     predicted = server.post(f"/models/{model}/predict", json={"x": x}).json()
     expect(tried.locator(".result")).to_have_text(f"predicted label {predicted['label']}")
@@ -106,13 +106,13 @@ def test_the_form_has_a_field_for_each_column(page: Page, server: httpx.Client, 
         assert width == pytest.approx(50 * abs(weight[name] * value) / most, rel=0.01)
     screenshot(page, "predict")
     # Both ways of writing a row are one row.
-    asked.fill('{"heat": 2}')
+    request.fill('{"heat": 2}')
     expect(heat).to_have_value("2")
     expect(site).to_have_value("")
     site.fill("it's")
-    assert json.loads(asked.input_value()) == {"heat": 2, "site": "it's"}
+    assert json.loads(request.input_value()) == {"heat": 2, "site": "it's"}
     heat.fill("")
-    assert json.loads(asked.input_value()) == {"site": "it's"}
+    assert json.loads(request.input_value()) == {"site": "it's"}
     answer = json.loads(run("bash", "-c", copied(page, "Copy as curl")))
     again = server.post(f"/models/{model}/predict", json={"x": {"site": "it's"}}).json()
     assert answer["score"] == again["score"]

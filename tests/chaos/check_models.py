@@ -41,21 +41,21 @@ class Found(NamedTuple):
 
 async def examine(run: Run, store: str, got: Mapping[str, Told], server: ServerProcess) -> None:
     """Check every model, and every worker's copy. Raises HistoryBroken, AssertionError."""
-    found: dict[str, Found] = {}
+    result: dict[str, Found] = {}
     broken: HistoryBroken | None = None
     journal = await open_journal(store)
     try:
         for model, of_model in got.items():
             try:
-                found[model] = await _examine_model(journal, model, of_model, run.expects_loss)
-                run.saw(found[model].report)
+                result[model] = await _examine_model(journal, model, of_model, run.expects_loss)
+                run.saw(result[model].report)
             except HistoryBroken as error:
                 broken = error
     finally:
         await journal.close()
     if broken is not None:
         raise broken
-    await asyncio.to_thread(_compare_workers, server, found)
+    await asyncio.to_thread(_compare_workers, server, result)
 
 
 async def _examine_model(
@@ -149,7 +149,7 @@ def _check_metrics(metrics: dict[str, Any], outcome: Outcome, batch: Batch) -> N
     assert math.isclose(got["loss"], outcome.losses.mean(), rel_tol=1e-9), metrics
 
 
-def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
+def _compare_workers(server: ServerProcess, result: dict[str, Found]) -> None:
     """Each worker is at the journal's end, with the journal's digest, and returns its metrics."""
     deadline = time.monotonic() + SETTLING_S
     arguments = server.process.args
@@ -166,7 +166,7 @@ def _compare_workers(server: ServerProcess, found: dict[str, Found]) -> None:
                 assert time.monotonic() < deadline, client.get("/readyz").text
                 time.sleep(0.02)
             assert client.get("/readyz?verbose").json()["process"] == worker
-            for model, journalled in found.items():
+            for model, journalled in result.items():
                 while (got := _stand(client, model)) != (journalled.etag, journalled.digest):
                     assert time.monotonic() < deadline, (worker, model, got, journalled.etag)
                     time.sleep(0.02)

@@ -90,9 +90,9 @@ class Clients:
                 if task.done():
                     task.result()
             if time.monotonic() > since + within_s:
-                behind = sum(at <= since for at in self.answered_at)
+                later = sum(at <= since for at in self.answered_at)
                 raise TimeoutError(
-                    f"{behind} clients were not answered in {within_s} s: {self.refusals}"
+                    f"{later} clients were not answered in {within_s} s: {self.refusals}"
                 )
             await asyncio.sleep(0.005)
         return max(self.answered_at) - since
@@ -103,24 +103,24 @@ class Clients:
         async with httpx.AsyncClient(timeout=5) as client:
             made = 0
             while not self._is_stopping:
-                asked = ask(chance, number, made, self._specs)
+                request = ask(chance, number, made, self._specs)
                 made += 1
-                self.got[asked.model].sent |= asked.sent
-                answer = await self._send(client, asked, number)
-                self._take(asked, answer)
+                self.got[request.model].sent |= request.sent
+                answer = await self._send(client, request, number)
+                self._take(request, answer)
                 if chance.random() < 0.05 and not self._may_lose:
-                    self._compare(asked, answer, await self._send(client, asked, number))
+                    self._compare(request, answer, await self._send(client, request, number))
                 if chance.random() < 0.1:
-                    await self._read_own(client, asked.model, answer["seq"])
+                    await self._read_own(client, request.model, answer["seq"])
                 await asyncio.sleep(chance.random() * PAUSE_S)
 
-    async def _send(self, client: httpx.AsyncClient, asked: Ask, number: int) -> dict[str, Any]:
+    async def _send(self, client: httpx.AsyncClient, request: Ask, number: int) -> dict[str, Any]:
         pause = RETRY_S
         while True:
             self.requests += 1
-            url = f"{self._url}/models/{asked.model}/learn"
+            url = f"{self._url}/models/{request.model}/learn"
             try:
-                answer = await client.post(url, json=asked.body, headers=asked.headers)
+                answer = await client.post(url, json=request.body, headers=request.headers)
                 if answer.status_code == 200:
                     self.answered_at[number], self.refusals[number] = time.monotonic(), ""
                     got: dict[str, Any] = answer.json()
@@ -145,27 +145,27 @@ class Clients:
             assert answer.status_code == 200, f"{answer.status_code} {answer.text}"
             assert answer.json()["seq"] >= seq
 
-    def _take(self, asked: Ask, got: dict[str, Any]) -> None:
-        of_model = self.got[asked.model]
-        if asked.key is not None:
-            assert got["count"] == len(asked.ids), got
-            of_model.acknowledged.append(Acknowledged(asked.key, got["seq"], got["count"]))
+    def _take(self, request: Ask, got: dict[str, Any]) -> None:
+        of_model = self.got[request.model]
+        if request.key is not None:
+            assert got["count"] == len(request.ids), got
+            of_model.acknowledged.append(Acknowledged(request.key, got["seq"], got["count"]))
             of_model.answers.append(got)
             return
         # Rows with known ids are at the seqs of the answer, new rows are at its end.
         stands = {left["index"]: left["seq"] for left in got.get("duplicates", ())}
-        new = [place for place in range(len(asked.ids)) if place not in stands]
+        new = [index for index in range(len(request.ids)) if index not in stands]
         assert len(new) == got["count"], got
         stands |= dict(zip(new, range(got["seq"] - len(new) + 1, got["seq"] + 1), strict=True))
         of_model.acknowledged += [
-            Acknowledged(str(asked.ids[place]), seq) for place, seq in stands.items()
+            Acknowledged(str(request.ids[index]), seq) for index, seq in stands.items()
         ]
 
-    def _compare(self, asked: Ask, got: dict[str, Any], again: dict[str, Any]) -> None:
+    def _compare(self, request: Ask, got: dict[str, Any], again: dict[str, Any]) -> None:
         """A repeated key returns its first answer; repeated ids are reported as known."""
         self.replayed += 1
         assert again["duplicate"] is True
-        if asked.key is None:
-            assert again["count"] == 0 and len(again["duplicates"]) == len(asked.ids)
+        if request.key is None:
+            assert again["count"] == 0 and len(again["duplicates"]) == len(request.ids)
         else:
             assert again == got | {"duplicate": True}, (got, again)

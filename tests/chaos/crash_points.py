@@ -72,10 +72,10 @@ def _before(owner: Any, name: str, step: str, argument: str | None = None) -> No
     true = getattr(owner, name)
 
     @functools.wraps(true)
-    def planted(*given: Any, **named: Any) -> Any:
-        if argument is None or argument in given:
+    def planted(*args: Any, **named: Any) -> Any:
+        if argument is None or argument in args:
             strike(step)
-        return true(*given, **named)
+        return true(*args, **named)
 
     setattr(owner, name, planted)
 
@@ -84,16 +84,16 @@ def _after(owner: Any, name: str, step: str, argument: str | None = None) -> Non
     true = getattr(owner, name)
 
     @functools.wraps(true)
-    def planted(*given: Any, **named: Any) -> Any:
-        result = true(*given, **named)
-        if argument is None or argument in given:
+    def planted(*args: Any, **named: Any) -> Any:
+        result = true(*args, **named)
+        if argument is None or argument in args:
             strike(step)
         return result
 
     @functools.wraps(true)
-    async def planted_async(*given: Any, **named: Any) -> Any:
-        result = await true(*given, **named)
-        if argument is None or argument in given:
+    async def planted_async(*args: Any, **named: Any) -> Any:
+        result = await true(*args, **named)
+        if argument is None or argument in args:
             strike(step)
         return result
 
@@ -104,8 +104,8 @@ def _plant_sent() -> None:
     """Redis has the append, and no process reads its answer."""
     true = redis.asyncio.Connection.send_packed_command
 
-    async def planted(self: Any, command: Any, *given: Any, **named: Any) -> Any:
-        result = await true(self, command, *given, **named)
+    async def planted(self: Any, command: Any, *args: Any, **named: Any) -> Any:
+        result = await true(self, command, *args, **named)
         whole = b"".join(command) if isinstance(command, list) else command
         if scripts.APPEND.packed_digest[-1] in whole:
             strike("the append is sent")

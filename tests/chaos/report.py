@@ -114,9 +114,9 @@ def recorded(run: Run) -> Iterator[Run]:
         run.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise
     finally:
-        place = os.environ.get("DUALSTREAM_RELIABILITY")
-        if place:
-            write(run, Path(place))
+        position = os.environ.get("DUALSTREAM_RELIABILITY")
+        if position:
+            write(run, Path(position))
 
 
 def write(run: Run, place: Path) -> None:

@@ -78,9 +78,9 @@ def ask(chance: Random, client: int, number: int, specs: Mapping[str, Spec]) -> 
     key = tag if chance.random() < 0.7 else None
     ids: list[str | None] = [None] * count
     rows = [chance.randrange(len(adult_lines())) for _ in ids]
-    for place in range(count):
+    for index in range(count):
         if key is None or chance.random() < 0.2:
-            ids[place] = f"{tag}-{place}"
+            ids[index] = f"{tag}-{index}"
     if key is None and chance.random() < 0.5:
         # A row that other clients send, too.
         shared = chance.randrange(SHARED_IDS)

@@ -26,15 +26,15 @@ class Planted(sqlite3.Connection):
 
     is_full = False
 
-    def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
+    def execute(self, statement: str, *args: Any) -> sqlite3.Cursor:
         if statement == "BEGIN IMMEDIATE" and MARK.exists() != self.is_full:
             self.is_full = not self.is_full
             # SQLite raises the limit to the present size, so 1 means no growth.
             super().execute(f"PRAGMA max_page_count = {1 if self.is_full else ALL_PAGES}")
         if statement != "COMMIT":
-            return super().execute(statement, *given)
+            return super().execute(statement, *args)
         strike("COMMIT is about to be")
-        done = super().execute(statement, *given)
+        done = super().execute(statement, *args)
         strike("COMMIT is done")
         return done
 

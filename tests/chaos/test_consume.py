@@ -81,9 +81,9 @@ class Log:
         """The cursors of a model that has learned all messages."""
         raise NotImplementedError
 
-    def check_cursors(self, found: Sequence[dict[str, int | str]], written: int) -> None:
+    def check_cursors(self, result: Sequence[dict[str, int | str]], written: int) -> None:
         """Assert that the cursors of the models are after all messages."""
-        assert found == [self.cursors(written)]
+        assert result == [self.cursors(written)]
 
 
 class Topic(Log):
@@ -126,9 +126,9 @@ class RoutedTopic(Topic):
         keys = [self.models[n % len(self.models)].encode() for n in offsets]
         self._tansu.send("storm", [message(partition, n) for n in offsets], partition, keys)
 
-    def check_cursors(self, found: Sequence[dict[str, int | str]], written: int) -> None:
+    def check_cursors(self, result: Sequence[dict[str, int | str]], written: int) -> None:
         # A cursor moves with the rows of its model: the last one is among the last three.
-        for number, one in enumerate(found):
+        for number, one in enumerate(result):
             last = max(range(number, written, len(self.models)))
             assert one.keys() == self.cursors(written).keys()
             assert all(last < cursor <= written for cursor in one.values()), one
@@ -200,9 +200,9 @@ class Session(Log):
         self._server.stop()
         self._server.start()
 
-    def check_cursors(self, found: Sequence[dict[str, int | str]], written: int) -> None:
+    def check_cursors(self, result: Sequence[dict[str, int | str]], written: int) -> None:
         # It counts messages, also those that were delivered again.
-        assert found[0]["mqtt/dualstream-m"] >= written
+        assert result[0]["mqtt/dualstream-m"] >= written
 
 
 class Storm:
@@ -327,8 +327,8 @@ async def check(storm: Storm, log: Log, digests: dict[str, str]) -> None:
             tags = batch.indices.tolist()
             total += len(tags)
             for partition in range(log.partitions):
-                found = [tag % 100_000 for tag in tags if tag // 100_000 == partition]
-                assert found == list(range(number, storm.written, len(digests))), partition
+                results = [tag % 100_000 for tag in tags if tag // 100_000 == partition]
+                assert results == list(range(number, storm.written, len(digests))), partition
     finally:
         await journal.close()
     assert total == log.partitions * storm.written

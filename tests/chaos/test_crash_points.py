@@ -55,14 +55,14 @@ class Client:
             {"x": {str(1 + self.seq // 3): 1, str(50 + at): 2}, "y": at % 2} for at in range(3)
         ]
         samples[1] |= {"id": f"id {key}"}
-        asked = f"/models/{DUAL}/learn", {"samples": samples}, {"idempotency-key": key}
-        answer = self.send("POST", *asked)
+        request = f"/models/{DUAL}/learn", {"samples": samples}, {"idempotency-key": key}
+        answer = self.send("POST", *request)
         assert (answer["seq"], answer["count"], answer["learned"]) == (self.seq + 3, 3, 3)
         self.seq += 3
         self.got.sent[key] = 3
         self.got.acknowledged.append(Acknowledged(key, answer["seq"], 3))
         self.got.answers.append(answer)
-        return *asked, answer
+        return *request, answer
 
     def arm(self, step: str) -> None:
         partial = self._mark.with_suffix(".partial")
@@ -97,8 +97,8 @@ class Client:
 
 
 def test_a_crash_at_each_step(store, tmp_path):
-    own = crash_points.SQLITE if store.startswith("sqlite") else crash_points.REDIS
-    steps = (*crash_points.LEARNING, *crash_points.SNAPSHOTS, *own)
+    mine = crash_points.SQLITE if store.startswith("sqlite") else crash_points.REDIS
+    steps = (*crash_points.LEARNING, *crash_points.SNAPSHOTS, *mine)
     mark = tmp_path / "crash"
     run = Run(WHAT, "SQLite" if store.startswith("sqlite") else "Redis")
     with (

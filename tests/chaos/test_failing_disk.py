@@ -26,8 +26,8 @@ def test_failed_syncs_are_reported_and_learning_stops(tmp_path: Path) -> None:
             assert answer.json()["seq"] > learned
             readiness(client, degraded=False)
     with ServerProcess(store, stderr=subprocess.DEVNULL) as server:
-        found = httpx.get(f"{server.url}/models/m", timeout=WITHIN_S).json()
-        assert found["seq"] > learned
+        result = httpx.get(f"{server.url}/models/m", timeout=WITHIN_S).json()
+        assert result["seq"] > learned
 
 
 def failing_disk(server: ServerProcess, client: httpx.Client, log: Path) -> int:
@@ -59,8 +59,8 @@ def readiness(client: httpx.Client, *, degraded: bool) -> dict[str, object]:
     def is_so(answer: httpx.Response) -> bool:
         return ("degraded" in answer.json()) is degraded
 
-    found: dict[str, object] = until(lambda: client.get("/readyz"), is_so).json()
-    return found
+    result: dict[str, object] = until(lambda: client.get("/readyz"), is_so).json()
+    return result
 
 
 def until(

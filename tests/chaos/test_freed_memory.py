@@ -31,12 +31,12 @@ SETTLED_WITHIN_S = 30.0
 
 def private_bytes(server: ServerProcess) -> int:
     """Memory of all workers, without files."""
-    found = 0
+    result = 0
     for pid in children(server):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
-                found += int(line.split()[1]) << 10
-    return found
+                result += int(line.split()[1]) << 10
+    return result
 
 
 def use_in_both(server: ServerProcess, url: str) -> None:
@@ -49,9 +49,9 @@ def use_in_both(server: ServerProcess, url: str) -> None:
 def settled(server: ServerProcess, most: int) -> int:
     """The memory of the workers, once it is at most `most` or has had time to get there."""
     until = time.monotonic() + SETTLED_WITHIN_S
-    while (found := private_bytes(server)) > most and time.monotonic() < until:
+    while (result := private_bytes(server)) > most and time.monotonic() < until:
         time.sleep(0.2)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("way", ["delete", "replace"])
@@ -63,8 +63,8 @@ def test_memory_of_deleted_and_replaced_models_is_freed(tmp_path: Path, way: str
         for number in range(ROUNDS):
             url = f"{server.url}/models/{'m' if way == 'replace' else f'm{number}'}"
             spec = OTHER if way == "replace" and number % 2 else LARGE
-            given = {"if-match": "*"} if way == "replace" and number else {}
-            httpx.put(url, json=spec, headers=given, timeout=60).raise_for_status()
+            inputs = {"if-match": "*"} if way == "replace" and number else {}
+            httpx.put(url, json=spec, headers=inputs, timeout=60).raise_for_status()
             use_in_both(server, url)
             sizes.append(private_bytes(server) - empty)
             if way == "delete":

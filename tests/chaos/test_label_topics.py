@@ -184,11 +184,11 @@ def test_every_label_is_joined_once(tmp_path, models):
                     loop.fault(number)
                 loop.settle()
                 with Client(loop.url) as client:
-                    found = [client.get(model, digest=True) for model in models]
+                    results = [client.get(model, digest=True) for model in models]
             finally:
                 loop.end()
             written = tansu.whole("scores")
-        for model in found:
+        for model in results:
             asyncio.run(check(loop, model.id, model.state_digest))
         scored = [json.loads(one.value()) for one in written]
         assert {(one["model"], one["id"]) for one in scored} == {

@@ -99,7 +99,7 @@ def play(disk: Disk, seen: Sequence[Event], chance: Random, in_order: bool) -> P
     return played
 
 
-async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledged]:
+async def lost_in(store: str, previous: Sequence[Acknowledged]) -> list[Acknowledged]:
     """Answers that the journal does not have: the last ones, if any.
 
     The rest is whole and at its seqs, and replicas learn it. Raises HistoryBroken.
@@ -112,9 +112,9 @@ async def lost_in(store: str, known: Sequence[Acknowledged]) -> list[Acknowledge
         await fresh.catch_up(journal)
         assert replica.capture().state_digest() == fresh.capture().state_digest()
         entries = await read_all(journal, "m", record.incarnation)
-        held = [answer for answer in known if answer.seq <= record.seq]
-        check_entries(entries, record.incarnation, held, samples=replica.learner.samples)
-        return list(known[len(held) :])
+        kept = [answer for answer in previous if answer.seq <= record.seq]
+        check_entries(entries, record.incarnation, kept, samples=replica.learner.samples)
+        return list(previous[len(kept) :])
     finally:
         await journal.close()
 
@@ -133,25 +133,25 @@ def written_with(log: Path, key: str) -> bytes:
     Redis may wait up to two seconds while its other thread syncs earlier writes. A concurrent
     reader may see only the first pages of a write.
     """
-    found = [b""]
+    results = [b""]
 
     def is_whole() -> bool:
-        found[0] = log.read_bytes()
-        return key.encode() in found[0] and found[0].endswith(b"EXEC\r\n")
+        results[0] = log.read_bytes()
+        return key.encode() in results[0] and results[0].endswith(b"EXEC\r\n")
 
-    wait_for(is_whole, lambda: (len(found[0]), found[0][-500:]))
-    return found[0]
+    wait_for(is_whole, lambda: (len(results[0]), results[0][-500:]))
+    return results[0]
 
 
 def check_cuts(
     run: Run,
-    known: Sequence[Acknowledged],
+    previous: Sequence[Acknowledged],
     played: Played,
     opened: Callable[[dict[str, bytes]], str],
 ) -> None:
     """Open the store after each cut; count acknowledged rows that are lost."""
     for answers, files in played.cuts:
-        lost = asyncio.run(lost_in(opened(files), known[:answers]))
+        lost = asyncio.run(lost_in(opened(files), previous[:answers]))
         run.faults["power cut"] += 1
         run.acknowledged += answers
         run.lost += len(lost)
@@ -159,20 +159,20 @@ def check_cuts(
 
 @pytest.mark.parametrize("level", ["full", "normal"])
 def test_sqlite(level, tmp_path):
-    place = tmp_path / "store.db"
+    file = tmp_path / "store.db"
     run = Run(WHAT, f"SQLite `{level}`", [1], expects_loss=level == "normal")
     flags = (*FLAGS, "--durability", level)
     with recorded(run):
         module = "tests.chaos.small_log"
-        with ServerProcess(f"sqlite:///{place}", flags, module=module) as server:
-            known = begin(server.url)
-            disk = Disk.of([place, Path(f"{place}-wal")])
-            moved = place.stat().st_mtime_ns
+        with ServerProcess(f"sqlite:///{file}", flags, module=module) as server:
+            previous = begin(server.url)
+            disk = Disk.of([file, Path(f"{file}-wal")])
+            moved = file.stat().st_mtime_ns
             with traced([server.process.pid], tmp_path / "trace"):
-                known += learn(server.url, BEFORE, REQUESTS)
-                wait_for(lambda: place.stat().st_mtime_ns != moved)  # a checkpoint
+                previous += learn(server.url, BEFORE, REQUESTS)
+                wait_for(lambda: file.stat().st_mtime_ns != moved)  # a checkpoint
         seen = events(tmp_path / "trace")
-        assert any(event.target == str(place) for event in seen)
+        assert any(event.target == str(file) for event in seen)
         played = play(disk, seen, Random(1), in_order=False)
 
         def opened(files: dict[str, bytes]) -> str:
@@ -180,9 +180,9 @@ def test_sqlite(level, tmp_path):
             copy.mkdir()
             for path, content in files.items():
                 (copy / Path(path).name).write_bytes(content)
-            return f"sqlite:///{copy / place.name}"
+            return f"sqlite:///{copy / file.name}"
 
-        check_cuts(run, known, played, opened)
+        check_cuts(run, previous, played, opened)
     assert run.outcome == "passed"
     # At `normal` the log is synced independently of the answers.
     assert (played.early, run.lost) == (0, 0) if level == "full" else played.early and run.lost
@@ -194,13 +194,13 @@ def test_redis(level, tmp_path):
     flags = (*FLAGS, "--durability", level)
     with recorded(run), redis_or_skip(appendfsync=level) as redis:
         with ServerProcess(redis.url, flags) as server:
-            known = begin(server.url)
+            previous = begin(server.url)
             log = log_of(redis)
             written_with(log, key_of(BEFORE - 1))
             kept = {path.name: path.read_bytes() for path in log.parent.iterdir()}
             disk = Disk.of([log.resolve()])
             with traced([server.process.pid, redis.pid], tmp_path / "trace"):
-                known += learn(server.url, BEFORE, REQUESTS)
+                previous += learn(server.url, BEFORE, REQUESTS)
         played = play(disk, events(tmp_path / "trace"), Random(1), in_order=True)
 
         def opened(files: dict[str, bytes]) -> str:
@@ -213,7 +213,7 @@ def test_redis(level, tmp_path):
             redis.start()
             return redis.url
 
-        check_cuts(run, known, played, opened)
+        check_cuts(run, previous, played, opened)
     assert run.outcome == "passed"
     assert (played.early, run.lost) == (0, 0) if level == "always" else played.early and run.lost
 
@@ -221,16 +221,16 @@ def test_redis(level, tmp_path):
 def test_a_service_that_outlives_its_store_finds_what_a_power_cut_took(tmp_path):
     """Redis alone loses power at `everysec`: the worker is ahead of the journal and rebuilds."""
     with redis_or_skip(appendfsync="everysec") as redis, ServerProcess(redis.url) as server:
-        known = begin(server.url)
+        previous = begin(server.url)
         log = log_of(redis)
         kept = written_with(log, key_of(BEFORE - 1))
-        known += learn(server.url, BEFORE, 20)
+        previous += learn(server.url, BEFORE, 20)
         redis.kill()
         log.write_bytes(kept + log.read_bytes()[len(kept) :][:100])
         redis.start()
         again = learn(server.url, BEFORE + 20, 5)
         assert [answer.seq for answer in again] == list(range(BEFORE + 1, BEFORE + 6))
-        assert asyncio.run(lost_in(redis.url, known[:BEFORE] + again)) == []
+        assert asyncio.run(lost_in(redis.url, previous[:BEFORE] + again)) == []
         got = httpx.get(f"{server.url}/metrics", timeout=30).text
         counted = [
             line for line in got.splitlines() if "forks_total{" in line or "lost_rec" in line

@@ -8,9 +8,9 @@ from tests.history import HistoryBroken, Report
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    place = tmp_path / "RELIABILITY.md"
-    monkeypatch.setenv("DUALSTREAM_RELIABILITY", str(place))
-    return place
+    path = tmp_path / "RELIABILITY.md"
+    monkeypatch.setenv("DUALSTREAM_RELIABILITY", str(path))
+    return path
 
 
 def test_each_run_replaces_its_own_line(place):

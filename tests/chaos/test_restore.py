@@ -119,10 +119,10 @@ async def kept_in(url: str) -> dict[str, Any]:
     """Content of a store, and the states that a server computes from it."""
     async with opened(url) as [journal]:
         assert [record.id for record in await journal.list()] == list(MODELS)
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for model in MODELS:
-            found[model] = await everything(journal, model), await bits(journal, model)
-        return found | {"identity": await journal.identity(), "changes": await changes(journal)}
+            result[model] = await everything(journal, model), await bits(journal, model)
+        return result | {"identity": await journal.identity(), "changes": await changes(journal)}
 
 
 def read_through(sentinels: SentinelSet) -> dict[str, Any]:
@@ -130,17 +130,17 @@ def read_through(sentinels: SentinelSet) -> dict[str, Any]:
 
     A Sentinel that does not know of a failover names the former primary, which refuses reads.
     """
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
 
     def can_be_read() -> bool:
         try:
-            found.append(asyncio.run(kept_in(sentinels.url)))
+            results.append(asyncio.run(kept_in(sentinels.url)))
         except JournalUnavailable:
             return False
         return True
 
     until(can_be_read, "a primary", sentinels.stand)
-    return found[0]
+    return results[0]
 
 
 async def check_seen(url: str, kept: dict[str, Any]) -> None:

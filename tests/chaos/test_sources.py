@@ -87,9 +87,9 @@ async def check(store: str, run: Run, readers: list[Reader]) -> Report:
         offsets: list[int] = []
 
         def tags_of(rows: Rows) -> list[int]:
-            found = rows.indices.tolist()
-            offsets.extend(found)
-            return found
+            result = rows.indices.tolist()
+            offsets.extend(result)
+            return result
 
         report = await check_history(journal, "m", [], tags_of=tags_of)
         assert [offset - offsets[0] for offset in offsets] == list(range(record.seq))
@@ -185,16 +185,16 @@ async def left_after_cut(store: str) -> int:
 
 
 def test_a_power_cut_takes_rows_and_cursor_together_on_sqlite(tmp_path):
-    chance, place = random.Random(SEED), tmp_path / "store.db"
-    with ServerProcess(f"sqlite:///{place}") as server:
+    chance, path = random.Random(SEED), tmp_path / "store.db"
+    with ServerProcess(f"sqlite:///{path}") as server:
         with Client(server.url) as client:
             client.create("m", SPEC)
         learned = learn_batches(server.url, chance, 0, 30)
         server.kill()
-    log, kept = Path(f"{place}-wal").read_bytes(), []
+    log, kept = Path(f"{path}-wal").read_bytes(), []
     for number in range(4 * KILLS):
         copy = tmp_path / f"cut{number}.db"
-        copy.write_bytes(place.read_bytes())
+        copy.write_bytes(path.read_bytes())
         # From the second half on, the log has the model.
         Path(f"{copy}-wal").write_bytes(log[: chance.randint(len(log) // 2, len(log))])
         kept.append(asyncio.run(left_after_cut(f"sqlite:///{copy}")))

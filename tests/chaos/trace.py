@@ -80,9 +80,9 @@ def traced(pids: Sequence[int], log: Path, fails: str = "") -> Iterator[None]:
 
 
 def _program() -> tuple[str, dict[str, str]]:
-    found = shutil.which("strace")
-    if found:
-        return found, dict(os.environ)
+    result = shutil.which("strace")
+    if result:
+        return result, dict(os.environ)
     unpacked = UNPACKED / "usr" / "bin" / "strace"
     if not unpacked.exists():
         reason = "no strace: run tests/fetch_tool.sh strace, or install it"
@@ -95,7 +95,7 @@ def _program() -> tuple[str, dict[str, str]]:
 
 def events(log: Path) -> list[Event]:
     """Calls in order: answers by their begin, all others by their return."""
-    found: list[Event] = []
+    results: list[Event] = []
     begun: dict[str, str] = {}
     for line in log.read_text().splitlines():
         if match := _RESUMES.match(line):
@@ -107,7 +107,7 @@ def events(log: Path) -> list[Event]:
                 begun[thread] = whole.removesuffix(" <unfinished ...>")
                 event = _event(call, begun[thread])
                 if event is not None and event.is_answer:
-                    found.append(event)
+                    results.append(event)
                 continue
         else:
             continue
@@ -119,8 +119,8 @@ def events(log: Path) -> list[Event]:
             continue  # it had not returned at the end of the trace
         result = _RESULT.search(got)
         if result is not None and int(result[1]) >= 0:
-            found.append(event)
-    return found
+            results.append(event)
+    return results
 
 
 def _event(call: str, whole: str) -> Event | None:

@@ -190,8 +190,8 @@ def test_the_bodies_follow_from_the_rows_alone():
         return pa.Array.from_buffers(pa.int64(), 8000, [pa.py_buffer(valid), pa.py_buffer(data)])
 
     def bodies(seed: int, rows: int) -> list[bytes]:
-        given = table.append_column("n", under_nulls(seed))
-        return [body.content for body in bodies_of_table(given.to_reader(max_chunksize=rows))]
+        inputs = table.append_column("n", under_nulls(seed))
+        return [body.content for body in bodies_of_table(inputs.to_reader(max_chunksize=rows))]
 
     first = bodies(0, 8000)
     assert len(first) == 2 and bodies(1, 1) == bodies(2, 333) == first

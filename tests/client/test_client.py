@@ -241,9 +241,9 @@ def test_scores_and_places_count_over_all_requests(client):
 def test_what_may_pass_is_waited_for_and_a_refusal_is_not(monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr("time.sleep", waited.append)
-    given = [httpx.Response(503, headers={"retry-after": "1"}), httpx.Response(429)]
-    given += [httpx.Response(409, json={"type": "/problems/conflict", "detail": "no"})]
-    http = httpx.Client(base_url="http://x", transport=httpx.MockTransport(lambda _: given.pop(0)))
+    inputs = [httpx.Response(503, headers={"retry-after": "1"}), httpx.Response(429)]
+    inputs += [httpx.Response(409, json={"type": "/problems/conflict", "detail": "no"})]
+    http = httpx.Client(base_url="http://x", transport=httpx.MockTransport(lambda _: inputs.pop(0)))
     with pytest.raises(Refused, match="no") as refused:
         Client(http=http).get("m")
     assert refused.value.kind == "conflict" and waited[0] == 1.0 and 0 < waited[1] < 1
@@ -285,8 +285,8 @@ def test_answers_that_are_not_the_servers_are_waited_for(monkeypatch, subtests):
                 lambda client: client.learn("m", {"a": 1.0}, 1),
             ]
             for call in calls:
-                given = [OF_A_GATEWAY[case], httpx.Response(409, json=problem)]
-                network = httpx.MockTransport(lambda _, given=given: given.pop(0))
+                inputs = [OF_A_GATEWAY[case], httpx.Response(409, json=problem)]
+                network = httpx.MockTransport(lambda _, inputs=inputs: inputs.pop(0))
                 http = httpx.Client(base_url="http://x", transport=network)
                 is_deletion = call is calls[1]
                 if is_deletion and case in (
@@ -297,7 +297,7 @@ def test_answers_that_are_not_the_servers_are_waited_for(monkeypatch, subtests):
                     continue
                 with pytest.raises(Refused, match="no"):
                     call(Client(http=http))
-                given.append(OF_A_GATEWAY[case])
+                inputs.append(OF_A_GATEWAY[case])
                 with pytest.raises(Unreachable, match=r"not from Dualstream \(|unavailable"):
                     call(Client(http=http, patience_s=0))
             assert waited
@@ -309,10 +309,10 @@ def test_a_deletion_that_a_gateway_did_not_report_is_done(monkeypatch):
     page = OF_A_GATEWAY["a router that does not know the route"]
 
     def deleted(*answers: httpx.Response) -> None:
-        given = list(answers)
-        network = httpx.MockTransport(lambda _: given.pop(0))
+        inputs = list(answers)
+        network = httpx.MockTransport(lambda _: inputs.pop(0))
         Client(http=httpx.Client(base_url="http://x", transport=network)).delete("m")
-        assert not given
+        assert not inputs
 
     deleted(httpx.Response(504), page, page, unknown)
     for first in ([], [httpx.Response(429)], [httpx.Response(503)]):
@@ -370,11 +370,11 @@ def test_half_of_a_surrogate_pair_is_named(client):
 def test_samples_are_not_rows(client):
     client.create("samples", SPEC)
     samples = [{"x": {"1": 1.0}, "y": 1}, {"x": [0, 1, 0, 0], "y": 0}]
-    for given in (samples, samples[0]):
+    for case in (samples, samples[0]):
         with pytest.raises(
             BadInput, match='samples {"x": ..., "y": ...}, learn them by `learn_iter`'
         ):
-            client.learn("samples", given)
+            client.learn("samples", case)
     assert client.learn_iter("samples", samples).seq == 2
     client.delete("samples")
 
@@ -402,8 +402,8 @@ def test_explanations_of_many_rows_are_joined_and_curves_are_read(client):
 def test_a_default_label_may_be_any_label(client, model, label):
     """False is one, and no flag that is not set."""
     client.create(model, {"algorithm": "sgd", "features": "hashed"})
-    asked = {"default_label": label, "default_after_s": 0.05}
-    got = client.predict_and_remember(model, [{"a": 1}], ["a"], **asked)
+    options = {"default_label": label, "default_after_s": 0.05}
+    got = client.predict_and_remember(model, [{"a": 1}], ["a"], **options)
     assert got.remembered == 1
     deadline = time.monotonic() + 20
     while not (view := client.get(model)).samples:
@@ -463,8 +463,8 @@ def test_a_decimal_is_refused_as_the_number_that_it_is(client, number, as_float)
     x = [{"price": good}, {"price": bad}, {"price": good}, {"price": good}]
     got = client.learn("priced", x, [1, 1, bad, 1], weight=[1, 1, 1, bad])
     assert (got.learned, got.rejected) == (1, 3)
-    found = [(error["index"], error["pointer"]) for error in got.errors]
-    assert found == [(1, "/x/price"), (2, "/y"), (3, "/weight")]
+    results = [(error["index"], error["pointer"]) for error in got.errors]
+    assert results == [(1, "/x/price"), (2, "/y"), (3, "/weight")]
     if as_float is not None:
         x[1], y, weight = {"price": as_float}, [1, 1, as_float, 1], [1, 1, 1, as_float]
         assert client.learn("priced", x, y, weight=weight).errors == got.errors
@@ -759,24 +759,24 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     problem = httpx.Response(404, json={"type": "/problems/unknown-model"})
     network = httpx.MockTransport(lambda request: sent.append(request) or problem)
     http = httpx.Client(base_url="http://x", transport=network)
-    own = {"host", "content-length", *http.headers}
+    mine = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
     assert len(sent) == 42
     for call in sent:
-        given = tuple(call.url.path.split("/"))
-        found = [
+        inputs = tuple(call.url.path.split("/"))
+        results = [
             got[call.method.lower()]
             for path, got in paths.items()
-            if len(path) == len(given)
-            and all(a == b or a.startswith("{") for a, b in zip(path, given, strict=True))
+            if len(path) == len(inputs)
+            and all(a == b or a.startswith("{") for a, b in zip(path, inputs, strict=True))
             and call.method.lower() in got
         ]
-        assert len(found) == 1, call
-        known = {parameter["name"].lower() for parameter in found[0].get("parameters", [])}
-        assert set(call.url.params) - {"verbose"} <= known, call
-        headers = set(call.headers) - own - {"content-type"}
-        assert headers <= known | {"idempotency-key"}, call
+        assert len(results) == 1, call
+        previous = {parameter["name"].lower() for parameter in results[0].get("parameters", [])}
+        assert set(call.url.params) - {"verbose"} <= previous, call
+        headers = set(call.headers) - mine - {"content-type"}
+        assert headers <= previous | {"idempotency-key"}, call
     described = document["components"]["schemas"]
     answered = {
         name: kind
@@ -787,5 +787,5 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     assert {"Learned", "Model"} < set(answered)
     for name in set(answered) - {"MaybeStale", "Event"}:
         schema = described["TimelineView" if name == "Timeline" else name]["properties"]
-        own = {field.encode_name for field in structs.fields(answered[name])}
-        assert own <= set(schema), name
+        mine = {field.encode_name for field in structs.fields(answered[name])}
+        assert mine <= set(schema), name

@@ -41,9 +41,9 @@ def test_dicts_tables_and_files_give_the_same_model(server, seed):
     rows = generated(seed, 120)
     table = as_table(rows)
     timed = [row | {"at": datetime.fromisoformat(row["at"])} for row in rows]
-    for name, given in {"dicts": timed, "texts": rows, "table": table}.items():
+    for name, case in {"dicts": timed, "texts": rows, "table": table}.items():
         server.create(name, LINEAR, replace=True)
-        assert server.learn(name, given, rows_per_request=50).learned == 120
+        assert server.learn(name, case, rows_per_request=50).learned == 120
     server.create("apart", LINEAR, replace=True)
     server.learn("apart", table, "clicked", weight="cost", ids="event")
     files = {
@@ -66,14 +66,14 @@ def test_dicts_tables_and_files_give_the_same_model(server, seed):
     server.create("even", LINEAR, replace=True)
     server.learn("even", table.drop(columns="cost"))
     scores = server.predict("even", table).scores
-    for given in (timed, unlabelled):
-        assert server.predict("even", given).scores == scores
+    for case in (timed, unlabelled):
+        assert server.predict("even", case).scores == scores
     assert server.predict("even", unlabelled[3]).score == scores[3]
-    own = {name: COLUMNS[name] for name in ("ignore", "types")} | {
+    mine = {name: COLUMNS[name] for name in ("ignore", "types")} | {
         "missing": ["", "NA", "NaN", None]
     }
     estimator = DualstreamClassifier(
-        algorithm="sgd", scaling="balanced", columns=own, crosses=CROSSES
+        algorithm="sgd", scaling="balanced", columns=mine, crosses=CROSSES
     )
     x = table.drop(columns=ROLES)
     estimator.partial_fit(x, table["clicked"], classes=[0, 1])

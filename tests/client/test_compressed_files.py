@@ -68,9 +68,9 @@ def test_a_body_is_read_whole_too(encoding, ending, size):
     def inflated(content: bytes) -> bytes:
         inflating = Inflating(encoding, 10**8)
         pieces = [content[at : at + size] for at in range(0, len(content), size)]
-        found = b"".join(some for piece in pieces for some in inflating.pieces(piece))
+        result = b"".join(some for piece in pieces for some in inflating.pieces(piece))
         inflating.finish()
-        return found
+        return result
 
     first, second = PARTS[ending]
     for content in WHOLE[ending](first, second):

@@ -63,11 +63,11 @@ def digest(client: Client, model: str) -> str | None:
 
 async def journalled(store: str, model: str, samples: int) -> list[float]:
     """The numbers of a model's rows as its journal has them, once its history is checked."""
-    found: list[float] = []
+    results: list[float] = []
 
     def tags_of(rows: Rows) -> list[float]:
         numbers = rows.weights.tolist()
-        found.extend(numbers)
+        results.extend(numbers)
         return numbers
 
     journal = await open_journal(store)
@@ -75,7 +75,7 @@ async def journalled(store: str, model: str, samples: int) -> list[float]:
         await check_history(journal, model, [], tags_of=tags_of, samples=samples)
     finally:
         await journal.close()
-    return found
+    return results
 
 
 def check_all_once(server: Server, model: str, frame: pd.DataFrame) -> None:
@@ -88,10 +88,10 @@ def test_the_model_is_that_of_one_table_and_a_second_call_learns_what_is_new(clu
     frame.loc[500, "age"] = 1e101  # beyond the range of a row
     data = dd.from_pandas(frame, npartitions=4, sort=False)
     server.client.create("whole", SPEC)
-    asked = {"model": "whole", "source": "2024", "url": server.url, "client": cluster}
-    assert learn_partitions(data.partitions[:3], **asked) == {"whole": Backfill(674, 1, 0)}
-    assert learn_partitions(data, **asked) == {"whole": Backfill(899, 1, 675)}
-    assert learn_partitions(data, **asked) == {"whole": Backfill(899, 1, 900)}
+    options = {"model": "whole", "source": "2024", "url": server.url, "client": cluster}
+    assert learn_partitions(data.partitions[:3], **options) == {"whole": Backfill(674, 1, 0)}
+    assert learn_partitions(data, **options) == {"whole": Backfill(899, 1, 675)}
+    assert learn_partitions(data, **options) == {"whole": Backfill(899, 1, 900)}
     server.client.create("table", SPEC)
     server.client.learn("table", pa.Table.from_pandas(frame, preserve_index=False), source="2024")
     assert digest(server.client, "whole") == digest(server.client, "table")
@@ -104,13 +104,13 @@ def test_rows_of_each_model_are_learned_in_order_by_models_that_are_created(clus
     table = pa.Table.from_pandas(frame, preserve_index=False)
     parts = [dask.delayed(table.slice)(first, 300) for first in range(0, 1200, 300)]
     parts.insert(1, dask.delayed(frame[:0]))
-    asked = {"by": "shop", "source": "all", "url": server.url, "client": cluster}
+    options = {"by": "shop", "source": "all", "url": server.url, "client": cluster}
     with pytest.raises(Refused) as refused:
-        learn_partitions(parts, **asked)
+        learn_partitions(parts, **options)
     assert refused.value.kind == "unknown-model"
-    found = learn_partitions(parts, spec=SPEC, **asked)
-    assert sorted(found) == ["12", "30", "31", "45", "7"]
-    for name, counts in found.items():
+    result = learn_partitions(parts, spec=SPEC, **options)
+    assert sorted(result) == ["12", "30", "31", "45", "7"]
+    for name, counts in result.items():
         rows = frame[frame["shop"] == int(name)]
         assert counts == Backfill(len(rows), 0, 0)
         check_all_once(server, name, rows)
@@ -138,11 +138,11 @@ def test_workers_that_are_killed_after_an_append_learn_nothing_twice(cluster, se
     cluster.run(plant, 1)
     server.client.create("killed", SPEC)
     data = dd.from_pandas(frame, npartitions=3, sort=False)
-    found = learn_partitions(data, model="killed", source="s", url=server.url, client=cluster)
+    result = learn_partitions(data, model="killed", source="s", url=server.url, client=cluster)
     check_all_once(server, "killed", frame)
     assert set(pids.values()).isdisjoint(cluster.run(os.getpid).values())
     # Each killed process had sent 1,000 rows and then the rest of its partition.
-    assert found["killed"] == Backfill(6000, 0, 4000)
+    assert result["killed"] == Backfill(6000, 0, 4000)
 
 
 def test_a_task_that_runs_twice_at_the_same_time_learns_each_row_once(cluster, server):
@@ -177,49 +177,49 @@ def test_a_source_that_is_lost_between_two_partitions_ends_the_run(cluster, serv
     def lose(part: pd.DataFrame) -> pd.DataFrame:
         """The last partition: it is loaded while the one before it is learned."""
         with Client(url) as client:
-            while not (found := client.sources("lost")) or found[0].next != 600:
+            while not (result := client.sources("lost")) or result[0].next != 600:
                 time.sleep(0.01)
             client.forget_source("lost", "s")
         return part
 
     parts = [dask.delayed(frame[first : first + 300]) for first in (0, 300, 600)]
-    asked = {"model": "lost", "source": "s", "url": server.url, "client": cluster}
+    options = {"model": "lost", "source": "s", "url": server.url, "client": cluster}
     with pytest.raises(Refused) as refused:
-        learn_partitions([*parts[:2], dask.delayed(lose)(parts[2])], **asked)
+        learn_partitions([*parts[:2], dask.delayed(lose)(parts[2])], **options)
     assert refused.value.kind == "unknown-source"
-    assert learn_partitions(parts, **asked) == {"lost": Backfill(900, 0, 0)}
+    assert learn_partitions(parts, **options) == {"lost": Backfill(900, 0, 0)}
 
 
 def test_what_cannot_be_learned_is_named(cluster, server):
     frame = pd.DataFrame({"y": [1, 0], "shop": ["a", None], "price": [1.5, 2.0]})
     data = dd.from_pandas(frame, npartitions=1)
-    asked = {"source": "s", "url": server.url, "client": cluster}
+    options = {"source": "s", "url": server.url, "client": cluster}
     with pytest.raises(BadInput, match="partition 0: 1 rows have no 'shop', which names"):
-        learn_partitions(data, by="shop", **asked)
+        learn_partitions(data, by="shop", **options)
     for wrong in ("d/e", "..", ""):
         shops = dd.from_pandas(frame.assign(shop=["first", wrong]), npartitions=1)
         why = re.escape(f"and begins with a letter or digit; the column 'shop' has {wrong!r}")
         with pytest.raises(BadInput, match=why):
-            learn_partitions(shops, by="shop", spec={}, **asked)
+            learn_partitions(shops, by="shop", spec={}, **options)
     with Client(server.url) as client, pytest.raises(Refused):
         client.get("first")  # refused before any row is learned
     with pytest.raises(BadInput, match="'price' has double"):
-        learn_partitions(data, by="price", **asked)
+        learn_partitions(data, by="price", **options)
     with pytest.raises(BadInput, match="no column 'tenant'; the columns are y, shop, price"):
-        learn_partitions(data, by="tenant", **asked)
+        learn_partitions(data, by="tenant", **options)
     with pytest.raises(BadInput, match="give either a model, or as `by`"):
-        learn_partitions(data, **asked)
+        learn_partitions(data, **options)
     with pytest.raises(BadInput, match="must be a pandas DataFrame or an Arrow table, got 5"):
-        learn_partitions([dask.delayed(5)], model="m", **asked)
+        learn_partitions([dask.delayed(5)], model="m", **options)
     with pytest.raises(BadInput, match="list of delayed partitions, got"):
-        learn_partitions(frame, model="m", **asked)
+        learn_partitions(frame, model="m", **options)
 
 
 def test_the_blocks_of_the_guide_run_as_written(cluster, tmp_path, monkeypatch, capsys):
-    asked = []
+    requests = []
 
-    def shared(**given):
-        asked.append(given)
+    def shared(**options):
+        requests.append(options)
         return SimpleNamespace(close=lambda: None)
 
     monkeypatch.setattr("dask.distributed.Client", shared)
@@ -231,4 +231,4 @@ def test_the_blocks_of_the_guide_run_as_written(cluster, tmp_path, monkeypatch, 
         scope["client"].close()
     assert_printed(program, capsys.readouterr().out)
     # The cluster that the guide asks for is the one of conftest.py.
-    assert asked == [{"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}]
+    assert requests == [{"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}]

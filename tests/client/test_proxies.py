@@ -28,11 +28,11 @@ def no_proxy(monkeypatch) -> None:
 @pytest.fixture
 def proxy(monkeypatch) -> Iterator[list[str]]:
     """A proxy that forbids everything; the list has the first line of each request."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            asked.append(self.requestline)
+            requests.append(self.requestline)
             self.send_error(503 if "busy" in self.path else 403)
 
         do_GET = do_CONNECT = do_POST = answer
@@ -45,7 +45,7 @@ def proxy(monkeypatch) -> Iterator[list[str]]:
     thread.start()
     for name in ("HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{server.server_port}")
-    yield asked
+    yield requests
     server.shutdown()
     thread.join()
     server.server_close()

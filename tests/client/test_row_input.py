@@ -113,30 +113,30 @@ def test_predictions_of_several_requests_have_one_score_and_probability_per_row(
     """b: no row of the request is valid; g: the first of two rows is scored, at seq 7 or later."""
 
     def answer(request: httpx.Request) -> httpx.Response:
-        place = len(SENT)
+        position = len(SENT)
         SENT.append(request)
         errors = [{"index": 1, "pointer": "/x", "reason": "bad"}]
-        if order[place] == "b":
+        if order[position] == "b":
             problem = {"type": "/problems/invalid-rows", "title": "", "status": 422}
             both = [{**errors[0], "index": 0}, *errors]
             return httpx.Response(422, json=problem | {"rejected": 2, "errors": both})
         chances = None if chance is None else [chance, None]
         scores = {"scores": [0.5, None], "labels": [1, None], "probabilities": chances}
-        counts = {"model": "m", "seq": 7 + place, "rejected": 1, "errors": errors}
+        counts = {"model": "m", "seq": 7 + position, "rejected": 1, "errors": errors}
         return httpx.Response(200, json=scores | counts)
 
     SENT.clear()
     http = httpx.Client(base_url="http://x", transport=httpx.MockTransport(answer))
     rows = [{"a": 1.0}] * (2 * len(order))
-    found = Client(http=http).predict("m", rows, rows_per_request=2)
-    assert found.seq == (7 + order.index("g") if "g" in order else 0)
+    result = Client(http=http).predict("m", rows, rows_per_request=2)
+    assert result.seq == (7 + order.index("g") if "g" in order else 0)
     expected = [one for part in order for one in ((0.5, None) if part == "g" else (None, None))]
-    assert found.scores == expected and len(found.labels) == len(expected)
+    assert result.scores == expected and len(result.labels) == len(expected)
     if chance is None and "g" in order:
-        assert found.probabilities is None
+        assert result.probabilities is None
     else:
-        assert found.probabilities == [score and chance for score in expected]
-    assert found.rejected == expected.count(None) == len(found.errors)
+        assert result.probabilities == [score and chance for score in expected]
+    assert result.rejected == expected.count(None) == len(result.errors)
 
 
 def test_labels_that_are_not_finite_are_refused_by_id(client):

@@ -55,7 +55,7 @@ def server(shared_server):
 
 def learn(server, model: str, *args: object, code: int = 0, spec=NAMED):
     """The files of `dualstream learn`, or its error."""
-    if model not in {found.id for found in server.models()}:
+    if model not in {result.id for result in server.models()}:
         server.create(model, spec)
     args = ("learn", model, *map(str, args), "--url", str(server._http.base_url), "--json")
     done = CliRunner().invoke(app, args)
@@ -129,8 +129,8 @@ def test_patterns_are_those_of_local_files(server, buckets, s3, pattern, expecte
         (folder / name).write_text("a,y\n1,1\n")
     names = sorted(expected.split())
     if "?" not in pattern:  # begins the options of a URL
-        found = [file.name for file in stored_files(f"s3://many/{pattern}")]
-        assert found == [f"s3://many/{name}" for name in names]
+        results = [file.name for file in stored_files(f"s3://many/{pattern}")]
+        assert results == [f"s3://many/{name}" for name in names]
     files = learn(server, "stores-many", f"{folder}/{pattern}", "--format", "csv")
     assert [file["file"] for file in files] == [str(folder / name) for name in names]
 

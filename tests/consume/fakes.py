@@ -66,7 +66,7 @@ class FakeReader(Reader):
         self.positions[source] = offset
 
     def read(self, rows: int, seconds: float) -> list[Message]:
-        found: list[Message] = []
+        results: list[Message] = []
         for source in self.mine:
             first, end, _ = self.log.bounds(source)
             if not first <= self.positions.get(source, first) <= end:
@@ -77,12 +77,12 @@ class FakeReader(Reader):
                     message
                     for message in self.log.messages[source]
                     if message.offset >= self.positions[source]
-                ][: rows - len(found)]
-                found += after
+                ][: rows - len(results)]
+                results += after
                 if after:
                     self.positions[source] = after[-1].offset + 1
         self.on_read()
-        return found
+        return results
 
     def lost(self) -> list[str]:
         gone, self.gone = self.gone, []
@@ -182,8 +182,8 @@ class FakeServer:
         lost = self._fail()
         rows = [json.loads(line) for line in lines]
         ids = [row.get("id") for row in rows]
-        given = [id_ for id_ in ids if id_ is not None]
-        assert 0 < len(ids) <= 100 and len({*given}) == len(given)
+        inputs = [id_ for id_ in ids if id_ is not None]
+        assert 0 < len(ids) <= 100 and len({*inputs}) == len(inputs)
         bad = [index for index, id_ in enumerate(ids) if id_ is None and remember]
         good = {id_: row for id_, row in zip(ids, rows, strict=True) if id_ is not None}
         if remember:
@@ -218,8 +218,8 @@ class FakeServer:
             raise lost
         if len(errors) == len(lines):
             raise refused(404, "unknown-sample", errors=errors)
-        given = ("m", 1, learned, learned, 0, 0.5, len(errors), not learned and not errors)
-        return Learned(*given, duplicates, errors=errors)
+        inputs = ("m", 1, learned, learned, 0, 0.5, len(errors), not learned and not errors)
+        return Learned(*inputs, duplicates, errors=errors)
 
     def _fail(self) -> Exception | None:
         failure = self.failures.pop(0) if self.failures else None
@@ -242,8 +242,8 @@ class FakeServer:
         if cursor is None and not first:
             raise refused(409, "unknown-source")
         if cursor is not None and end <= cursor:
-            given = ("m", len(self.learned), 0, 0, 0, None, len(bad), True)
-            return Learned(*given, errors=errors)
+            inputs = ("m", len(self.learned), 0, 0, 0, None, len(bad), True)
+            return Learned(*inputs, errors=errors)
         if cursor is not None and start != cursor:
             raise refused(409, "source-moved", cursor=cursor)
         scores: list[float | None] = [None] * len(rows)

@@ -40,11 +40,11 @@ class Letters:
         self.written += [(one.message.source, one.message.offset, one.reason) for one in letters]
 
 
-def consumer(reader: FakeReader, server: FakeServer, **given) -> Consumer:
-    given = {"max_rows": 4, "max_bytes": 10_000, "max_wait_s": 0.0} | given
-    given.setdefault("dead", Letters())
-    lines = given.pop("lines", RowLines())
-    return Consumer(reader, server, lines, given.pop("dead"), **given)
+def consumer(reader: FakeReader, server: FakeServer, **options) -> Consumer:
+    options = {"max_rows": 4, "max_bytes": 10_000, "max_wait_s": 0.0} | options
+    options.setdefault("dead", Letters())
+    lines = options.pop("lines", RowLines())
+    return Consumer(reader, server, lines, options.pop("dead"), **options)
 
 
 def drained(consumer: Consumer, reader: FakeReader, server: FakeServer, turns: int = 60) -> None:
@@ -61,9 +61,9 @@ def features(number: int, **more) -> bytes:
     return json.dumps({"x": {"n": number}, "id": f"v{number}"} | more).encode()
 
 
-def predicting(reader: FakeReader, server: FakeServer, topic: Topic, **given) -> Consumer:
-    said = given.pop("said", [])
-    one = consumer(reader, server, **given)
+def predicting(reader: FakeReader, server: FakeServer, topic: Topic, **options) -> Consumer:
+    said = options.pop("said", [])
+    one = consumer(reader, server, **options)
     one._step = Predictions(server, topic, one.counters, said.append)
     return one
 
@@ -129,10 +129,10 @@ class World:
         self.group, self.dead, self.unknown = Group(), Letters(), Unknown()
         self.said = list[str]()
 
-    def routed(self, reader: FakeReader, route="value.meta.tenant", create=None, **given):
+    def routed(self, reader: FakeReader, route="value.meta.tenant", create=None, **options):
         models = lambda model: self.models.get(model, self.unknown)  # noqa: E731
         server = RoutedModels(route, models, self.group, create, self.said.append)
-        return consumer(reader, server, dead=self.dead, **given)
+        return consumer(reader, server, dead=self.dead, **options)
 
     def drained(self, one: Consumer, reader: FakeReader, turns: int = 100) -> None:
         for _ in range(turns):

@@ -111,9 +111,9 @@ def test_flat_rows_get_columns_from_key_time_and_headers(tansu, client, shared_s
     client.create("clicks", FLAT)
     value = b'{"clicked": 1, "event": "e1", "site": "news"}'
     tansu.send("flat", [value], key=b"ann", headers=[("tenant", b"acme")])
-    given = ("key=user", "headers.tenant=tenant", "timestamp=at")
+    inputs = ("key=user", "headers.tenant=tenant", "timestamp=at")
     code, said, errors = consumed(
-        shared_server, topic, *(flag for one in given for flag in ("--column", one))
+        shared_server, topic, *(flag for one in inputs for flag in ("--column", one))
     )
     assert (code, errors) == (0, "") and "1 rows learned" in said
     names = {weight.name for weight in client.weights("clicks").weights}

@@ -73,8 +73,8 @@ ROWS = [
 
 @pytest.mark.parametrize(("fields", "row"), ROWS)
 def test_fields_become_a_sample(fields, row):
-    found = line(fields)
-    assert found == row if isinstance(row, bytes) else json.loads(found) == row
+    result = line(fields)
+    assert result == row if isinstance(row, bytes) else json.loads(result) == row
 
 
 def test_named_labels_stay_texts():
@@ -86,8 +86,8 @@ def test_fields_of_a_model_with_columns_are_a_flat_row_of_texts():
     fields = {"clicked": "1", "zip": "02134", "x.a": "1", "y": ""}
     assert json.loads(line(fields, FLAT)) == fields
     assert line({"json": '{"clicked": 1}'}, FLAT) == b'{"clicked": 1}'
-    found = json.loads(line({"clicked": "1"}, FLAT, at="timestamp", entry="offset"))
-    assert found == {
+    result = json.loads(line({"clicked": "1"}, FLAT, at="timestamp", entry="offset"))
+    assert result == {
         "clicked": "1",
         "at": "2024-05-06T12:53:20.123+00:00",
         "entry": "1715000000123-4",
@@ -143,12 +143,12 @@ def test_any_entry_is_one_line_of_json_or_refused(fields, spec):
     lines = EntryLines()
     lines.adapt(spec)
     try:
-        found = lines.line(Message("redis/s", 7, None, headers=fields, id="0-7"))
+        result = lines.line(Message("redis/s", 7, None, headers=fields, id="0-7"))
     except BadMessage as bad:
         assert str(bad).encode()
     else:
-        assert b"\n" not in found and isinstance(json.loads(found), dict)
-        assert b"null" not in found or any(b"null" in value for _, value in fields)
+        assert b"\n" not in result and isinstance(json.loads(result), dict)
+        assert b"null" not in result or any(b"null" in value for _, value in fields)
 
 
 def test_columns_of_kafka_are_refused():

@@ -43,9 +43,9 @@ def reading() -> Iterator[Callable[..., KafkaReader]]:
     """Makes readers, which are closed afterwards."""
     made: list[KafkaReader] = []
 
-    def read(broker: Broker, topic: str, group: str = "", said: list[str] | None = None, **given):
+    def read(broker: Broker, topic: str, group: str = "", said: list[str] | None = None, **options):
         lines = [] if said is None else said
-        settings = QUICK | {name.replace("_", "."): value for name, value in given.items()}
+        settings = QUICK | {name.replace("_", "."): value for name, value in options.items()}
         made.append(KafkaReader(broker.brokers, [topic], group or topic, settings, lines.append))
         return made[-1]
 
@@ -54,9 +54,9 @@ def reading() -> Iterator[Callable[..., KafkaReader]]:
         one.close()
 
 
-def consumer(reader: KafkaReader, server: FakeServer, **given) -> Consumer:
-    given = {"max_rows": 100, "max_bytes": 1_000_000, "max_wait_s": 0.05} | given
-    return Consumer(reader, server, RowLines(), given.pop("dead", Letters()), **given)
+def consumer(reader: KafkaReader, server: FakeServer, **options) -> Consumer:
+    options = {"max_rows": 100, "max_bytes": 1_000_000, "max_wait_s": 0.05} | options
+    return Consumer(reader, server, RowLines(), options.pop("dead", Letters()), **options)
 
 
 def until(done: Callable[[], bool], *consumers: Consumer, seconds: float = 30.0) -> None:
@@ -78,8 +78,8 @@ def test_partitions_are_read_from_the_cursors(tansu, reading):
     until(lambda: len(server.learned) == 1010, one)
     expected = {0: range(500), 1: range(1490, 1500), 2: range(2000, 2500)}
     for partition, numbers_of in expected.items():
-        found = [n for n in numbers(server) if n // 1000 == partition]
-        assert found == list(numbers_of)
+        results = [n for n in numbers(server) if n // 1000 == partition]
+        assert results == list(numbers_of)
     assert server.cursors == {f"kafka/three/{n}": 500 for n in range(3)}
     # The lag counts down to 0.
     assert server.lags[-1] == 0
@@ -106,16 +106,16 @@ def test_messages_that_came_during_a_wait_are_before_the_end_and_are_dropped_by_
     source, reader = "kafka/kept/0", reading(tansu, "kept")
     until(lambda: source in reader.assigned(), consumer(reader, FakeServer()))
     reader.start(source, 0)
-    found: list[Message] = []
-    while len(found) < 3 or not reader.is_at_end(source):
-        found += reader.read(10, 0.1)
-    reader._kept = found[1:]
+    results: list[Message] = []
+    while len(results) < 3 or not reader.is_at_end(source):
+        results += reader.read(10, 0.1)
+    reader._kept = results[1:]
     assert not reader.is_at_end(source)
     reader.start(source, 0)
     again: list[Message] = []
     while len(again) < 3:
         again += reader.read(10, 0.1)
-    assert again == found
+    assert again == results
 
 
 def test_messages_have_key_time_and_headers(tansu, reading):
@@ -123,12 +123,12 @@ def test_messages_have_key_time_and_headers(tansu, reading):
     tansu.send("fields", [b"{}"], key=b"ann", headers=[("tenant", b"x"), ("tenant", b"y")])
     tansu.send("fields", [None])
     reader = reading(tansu, "fields")
-    found: list[Message] = []
-    while len(found) < 2:
+    results: list[Message] = []
+    while len(results) < 2:
         for source in set(reader.assigned()) - reader._next.keys():
             reader.start(source, 0)
-        found += reader.read(10, 0.1)
-    first, second = found
+        results += reader.read(10, 0.1)
+    first, second = results
     assert (first.source, first.offset) == ("kafka/fields/0", 0)
     assert (first.value, first.key) == (b"{}", b"ann")
     assert abs(first.timestamp_ms / 1000 - time.time()) < 60

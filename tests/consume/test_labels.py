@@ -18,9 +18,9 @@ def label(number: int, y: int | None = None) -> bytes:
 
 
 def labelling(
-    reader: FakeReader, server: FakeServer, rows: Rows | None = None, **given
+    reader: FakeReader, server: FakeServer, rows: Rows | None = None, **options
 ) -> Consumer:
-    one = consumer(reader, server, **given)
+    one = consumer(reader, server, **options)
     one._step = Labels(server, rows, one.counters)
     return one
 
@@ -42,9 +42,9 @@ def test_labels_that_are_not_learned_are_dead_letters_with_the_reason():
     values = [label(1), label(2), label(3), b'{"id": "v4"}', b'{"y": 1, "id": null}', b"{"]
     reader = FakeReader(FakeLog(**{A: values}))
     drained(labelling(reader, server, dead=dead, max_rows=9), reader, server)
-    found = dict((offset, reason) for _, offset, reason in dead.written)
-    assert found.pop(5).startswith("not JSON")
-    assert found == {
+    result = dict((offset, reason) for _, offset, reason in dead.written)
+    assert result.pop(5).startswith("not JSON")
+    assert result == {
         1: "id: learned with another label",
         2: "id: unknown-sample: no row waits for the label of 'v3'",
         3: "the label has no field 'y'",
@@ -148,11 +148,11 @@ def test_any_order_of_failures_joins_every_label_once(subtests):
             rows, processes, readers = Rows(server.sources, log, C), [], []
             for mine in ([A, B], [B], [C], [C]):
                 reader = FakeReader(log, mine)
-                given = {"dead": dead, "max_rows": chance.randint(1, 9)}
+                fields = {"dead": dead, "max_rows": chance.randint(1, 9)}
                 if mine == [C]:
-                    processes.append(predicting(reader, server, topic, **given))
+                    processes.append(predicting(reader, server, topic, **fields))
                 else:
-                    processes.append(labelling(reader, server, rows, **given))
+                    processes.append(labelling(reader, server, rows, **fields))
                 readers.append(reader)
             # A label that waits ends its turn, as if the partitions had changed.
             for reader in readers:

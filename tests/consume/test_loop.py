@@ -307,8 +307,8 @@ def test_refused_rows_beyond_the_listed_reasons_are_found_by_their_scores():
 
 def test_rows_in_quarantine_are_no_dead_letters():
     class Paused(FakeServer):
-        def _append(self, *given):
-            answer = super()._append(*given)
+        def _append(self, *args):
+            answer = super()._append(*args)
             answer.rejected, answer.learned = answer.count, 0
             answer.errors = [
                 {"index": n, "reason": "paused: the row waits"} for n in range(answer.count)
@@ -542,8 +542,8 @@ def play_failures(seed):
         drained(one, reader, server)
     assert sorted(numbers(server)) == expected
     for base in (0, 1000, 2000):
-        found = [n for n in numbers(server) if base <= n < base + 1000]
-        assert found == sorted(found)
+        results = [n for n in numbers(server) if base <= n < base + 1000]
+        assert results == sorted(results)
     # Messages that are no rows are dead letters at least once.
     broken = {(name, n) for name in values for n, v in enumerate(values[name]) if v in (None, b"{")}
     assert broken <= {(source, offset) for source, offset, _ in dead.written}

@@ -24,13 +24,13 @@ def test_the_text_is_valid_and_has_every_counter():
     }
     text = exposition(counters, "clicks", 1_012_500.0)
     promtool("check", "metrics", given=text)
-    found = samples(text)
-    assert found['dualstream_consume_learned_total{model="clicks"}'] == 5
-    assert found['dualstream_consume_refused_total{model="clicks"}'] == 2
+    result = samples(text)
+    assert result['dualstream_consume_learned_total{model="clicks"}'] == 5
+    assert result['dualstream_consume_refused_total{model="clicks"}'] == 2
 
     def of(name: str) -> dict[str, float]:
         start = f'dualstream_consume_{name}{{model="clicks",source="kafka/t/'
-        return {key[len(start) : -2]: found[key] for key in found if key.startswith(start)}
+        return {key[len(start) : -2]: result[key] for key in result if key.startswith(start)}
 
     assert of("offset") == {"0": 10, "1": 4, "2": 0}
     assert of("lag_rows") == {"0": 3, "1": 0}

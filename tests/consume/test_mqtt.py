@@ -64,21 +64,21 @@ class Server(FakeServer):
         return outcome
 
 
-def consumer(reader: MqttReader, server: Server, **given: Any) -> Consumer:
-    given = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.02} | given
+def consumer(reader: MqttReader, server: Server, **options: Any) -> Consumer:
+    options = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.02} | options
     server.reader = reader
-    return Consumer(reader, server, RowLines(), Letters(), **given)
+    return Consumer(reader, server, RowLines(), Letters(), **options)
 
 
 def read(reader: MqttReader, count: int) -> list[Message]:
     """This number of messages; then nothing more comes."""
-    found: list[Message] = []
+    results: list[Message] = []
     deadline = time.monotonic() + 20
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        found += reader.read(count, 0.1)
+    while len(results) < count:
+        assert time.monotonic() < deadline, results
+        results += reader.read(count, 0.1)
     assert reader.read(1, 0.1) == []
-    return found
+    return results
 
 
 def test_messages_are_counted_from_the_cursor_and_delivered_until_they_are_learned(mqtt, reading):
@@ -100,9 +100,9 @@ def test_messages_are_counted_from_the_cursor_and_delivered_until_they_are_learn
     first.close()
     second = reading(url, "count")
     second.start("mqtt/count", 103)
-    found = read(second, 9)
-    assert [json.loads(one.value)["x"]["n"] for one in found] == list(range(3, 12))
-    assert [one.offset for one in found] == list(range(103, 112))
+    result = read(second, 9)
+    assert [json.loads(one.value)["x"]["n"] for one in result] == list(range(3, 12))
+    assert [one.offset for one in result] == list(range(103, 112))
 
 
 def test_wildcards_retained_messages_and_any_quality_of_service(mqtt, reading):
@@ -113,23 +113,23 @@ def test_wildcards_retained_messages_and_any_quality_of_service(mqtt, reading):
     for qos in (0, 1, 2):
         mqtt.send(f"plant/{qos}/heat", [b"%d" % qos], qos, unit="C")
     mqtt.send("plant/a/heat", [b"new"], retain=True)
-    found = read(reader, 4)
-    assert [one.value for one in found] == [b"0", b"1", b"2", b"new"]
-    assert [one.key for one in found][:2] == [b"plant/0/heat", b"plant/1/heat"]
-    assert found[0].headers == (("unit", b"C"),) and found[0].timestamp_ms is None
+    result = read(reader, 4)
+    assert [one.value for one in result] == [b"0", b"1", b"2", b"new"]
+    assert [one.key for one in result][:2] == [b"plant/0/heat", b"plant/1/heat"]
+    assert result[0].headers == (("unit", b"C"),) and result[0].timestamp_ms is None
     assert all(reader.lag("mqtt/wild", n) is None for n in (0, 4))
 
 
 def test_readers_of_a_shared_subscription_divide_the_messages(mqtt, reading):
-    url, found = f"mqtt://{mqtt.place}/$share/all/shared/%23", list[Message]()
+    url, result = f"mqtt://{mqtt.place}/$share/all/shared/%23", list[Message]()
     both = [reading(url, f"shared-{n}") for n in range(2)]
     mqtt.send("shared/a", [row(n) for n in range(60)])
     deadline = time.monotonic() + 20
-    while len(found) < 60:
+    while len(result) < 60:
         assert time.monotonic() < deadline
-        found += [one for reader in both for one in reader.read(60, 0.1)]
-    assert sorted(json.loads(one.value)["x"]["n"] for one in found) == list(range(60))
-    assert len({one.source for one in found}) == 2
+        result += [one for reader in both for one in reader.read(60, 0.1)]
+    assert sorted(json.loads(one.value)["x"]["n"] for one in result) == list(range(60))
+    assert len({one.source for one in result}) == 2
 
 
 def test_the_broker_is_restarted_in_the_middle(tmp_path, reading):
@@ -190,8 +190,8 @@ def test_messages_of_qos_0_that_do_not_fit_are_lost_with_a_message(mqtt, reading
     reader.start("mqtt/lossy", 0)
     mqtt.send("lossy", [b"z" * 8_000] * 12, 0)
     mqtt.send("lossy", [b"small"], 0)
-    found = read(reader, 6)
-    assert [len(one.value) for one in found] == [8_000] * 5 + [5]
+    result = read(reader, 6)
+    assert [len(one.value) for one in result] == [8_000] * 5 + [5]
     assert said == ["MQTT: messages of QoS 0 are lost: 0 MiB wait"]
 
 
@@ -218,9 +218,9 @@ def broker_that_answers(*packets: bytes) -> Iterator[str]:
 def test_a_second_client_of_the_same_id_ends_the_first(reading):
     """Mosquitto 2.0 closes the connection without the reason; others send it."""
     suback = b"\x90\x04\x00\x01\x00\x01"
-    with broker_that_answers(b"\x20\x03\x00\x00\x00", suback + b"\xe0\x01\x8e") as place:
+    with broker_that_answers(b"\x20\x03\x00\x00\x00", suback + b"\xe0\x01\x8e") as position:
         with pytest.raises(ReaderError, match="mqtt/twice: another client has .*choose a --group"):
-            reading(f"mqtt://{place}/t", "twice").read(1, 5.0)
+            reading(f"mqtt://{position}/t", "twice").read(1, 5.0)
 
 
 def test_errors_name_what_is_wrong(mqtt, reading, tmp_path, monkeypatch):
@@ -233,13 +233,13 @@ def test_errors_name_what_is_wrong(mqtt, reading, tmp_path, monkeypatch):
         read(reader, 1)
     monkeypatch.setattr("dualstream.consume.mqtt.START_S", 0.3)
     with (
-        broker_that_answers() as place,
-        pytest.raises(ReaderError, match=f"the MQTT broker at {place} does not answer"),
+        broker_that_answers() as position,
+        pytest.raises(ReaderError, match=f"the MQTT broker at {position} does not answer"),
     ):
-        reading(f"mqtt://{place}/t", "m")
-    with broker_that_answers(b"\x20\x03\x00\x00\x00", b"\x90\x04\x00\x01\x00\x87") as place:
+        reading(f"mqtt://{position}/t", "m")
+    with broker_that_answers(b"\x20\x03\x00\x00\x00", b"\x90\x04\x00\x01\x00\x87") as position:
         with pytest.raises(ReaderError, match="refuses the topics 'shut/#': Not authorized"):
-            reading(f"mqtt://{place}/shut/#", "m")
+            reading(f"mqtt://{position}/shut/#", "m")
     for wrong in ("h:1", "h:1/", "/t", ":pw@h:x/t", "h?a/b"):
         with pytest.raises(BadInput, match="topics are mqtt://HOST:PORT/TOPIC, got ") as bad:
             parse_mqtt(f"mqtt://{wrong}")
@@ -247,8 +247,8 @@ def test_errors_name_what_is_wrong(mqtt, reading, tmp_path, monkeypatch):
     for wrong in ("a#", "#/a", "a/b+", "+a/c", "a/#/b"):
         with pytest.raises(BadInput, match="is no topic filter"):
             parse_mqtt(f"mqtt://h/{wrong}")
-    found = parse_mqtt("mqtts://ann:p%40w@h//a/+/%2523/#")
-    assert found == ("h", 8883, True, "ann", "p@w", "/a/+/%23/#")
+    result = parse_mqtt("mqtts://ann:p%40w@h//a/+/%2523/#")
+    assert result == ("h", 8883, True, "ann", "p@w", "/a/+/%23/#")
     with pytest.raises(BadInput, match="up to 250 printable ASCII characters"):
         reading(f"mqtt://{mqtt.place}/t", "ü")
 
@@ -323,8 +323,8 @@ def test_the_command_learns_topics_and_writes_dead_letters(mqtt, shared_server, 
         client.learn_iter("same", rows)
         mine, theirs = client.get("clicks", digest=True), client.get("same", digest=True)
         assert mine.state_digest == theirs.state_digest
-        found = [(one.name, one.next) for one in client.sources("clicks")]
-        assert found == [("mqtt/dualstream-clicks", 303)]
+        results = [(one.name, one.next) for one in client.sources("clicks")]
+        assert results == [("mqtt/dualstream-clicks", 303)]
         for model in ("clicks", "same"):
             client.delete(model)
 
@@ -351,8 +351,8 @@ def test_options_that_do_not_apply_are_refused(mqtt, shared_server, monkeypatch)
     source = f"mqtt://{mqtt.place}/t"
 
     def refused(*flags: str) -> str:
-        given = ["consume", source, "--model", "clicks", "--url", shared_server.url, *flags]
-        done = CliRunner().invoke(app, given)
+        inputs = ["consume", source, "--model", "clicks", "--url", shared_server.url, *flags]
+        done = CliRunner().invoke(app, inputs)
         assert done.exit_code == 2 and done.stderr.count("\n") == 1, done.stderr
         return done.stderr
 

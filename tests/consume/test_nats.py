@@ -45,9 +45,9 @@ def reading() -> Iterator[Callable[..., NatsReader]]:
         one.close()
 
 
-def consumer(reader: NatsReader, server: FakeServer, **given: Any) -> Consumer:
-    given = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.05} | given
-    return Consumer(reader, server, RowLines(), given.pop("dead", Letters()), **given)
+def consumer(reader: NatsReader, server: FakeServer, **options: Any) -> Consumer:
+    options = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.05} | options
+    return Consumer(reader, server, RowLines(), options.pop("dead", Letters()), **options)
 
 
 def test_a_stream_is_read_from_the_cursor(nats, reading):
@@ -108,9 +108,9 @@ def test_large_messages_are_read_a_few_at_once(nats, reading):
     reader = reading(nats.create("large"))
     nats.send("large", [b" " * 1_000_000] * 40)
     reader.start("nats/large", 1)
-    found = [reader.read(20, 1.0), *(reader.read(1000, 1.0) for _ in range(6))]
-    assert [one.offset for some in found for one in some] == list(range(1, 41))
-    assert all(len(some) <= 5 for some in found[1:])
+    results = [reader.read(20, 1.0), *(reader.read(1000, 1.0) for _ in range(6))]
+    assert [one.offset for some in results for one in some] == list(range(1, 41))
+    assert all(len(some) <= 5 for some in results[1:])
 
 
 def test_the_server_is_killed_in_the_middle(tmp_path, reading):

@@ -43,20 +43,20 @@ def reading(redis_server: RedisServer) -> Iterator[Callable[..., RedisReader]]:
         one.close()
 
 
-def add(client: Any, *given: int, ms: int | None = None) -> None:
+def add(client: Any, *args: int, ms: int | None = None) -> None:
     """Add rows of these numbers; with `ms` their ids are ms-NUMBER."""
-    for number in given:
+    for number in args:
         client.xadd("clicks", {"json": row(number)}, "*" if ms is None else f"{ms}-{number}")
 
 
-def consumer(reader: RedisReader, server: FakeServer, **given: Any) -> Consumer:
-    given = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.02} | given
-    return Consumer(reader, server, EntryLines(), given.pop("dead", Letters()), **given)
+def consumer(reader: RedisReader, server: FakeServer, **options: Any) -> Consumer:
+    options = {"max_rows": 20, "max_bytes": 1_000_000, "max_wait_s": 0.02} | options
+    return Consumer(reader, server, EntryLines(), options.pop("dead", Letters()), **options)
 
 
-def run(reader: RedisReader, server: FakeServer, **given: Any) -> Consumer:
+def run(reader: RedisReader, server: FakeServer, **options: Any) -> Consumer:
     """Run to the end of the stream."""
-    one = consumer(reader, server, **given)
+    one = consumer(reader, server, **options)
     one.run(until_end=True)
     return one
 
@@ -119,7 +119,7 @@ def test_two_readers_of_one_stream_learn_each_entry_once(client, reading):
 
 def test_broken_entries_are_dead_letters_and_the_cursor_passes_them(client, reading):
     add(client, 0)
-    bad = [client.xadd("clicks", given).decode() for given in ({"y": 1}, {"json": "{"})]
+    bad = [client.xadd("clicks", case).decode() for case in ({"y": 1}, {"json": "{"})]
     add(client, 1)
     unlabelled = client.xadd("clicks", {"x.n": "5"}).decode()
     server, dead = FakeServer(), Letters()
@@ -187,7 +187,7 @@ def test_lost_entries_are_found_exactly_and_the_lag_is_exact(client, reading, se
     """Entries are added, trimmed and read at random, against a list of what is kept."""
     chance, reader = random.Random(seed), reading()
     kept: list[int] = []
-    added, place = 0, 0  # entries ever added, and read or lost
+    added, position = 0, 0  # entries ever added, and read or lost
     reader.start(CLICKS, 0)
     for _ in range(100):
         step = chance.random()
@@ -198,27 +198,27 @@ def test_lost_entries_are_found_exactly_and_the_lag_is_exact(client, reading, se
                 client.xadd("clicks", {"n": added}, f"{added}-1")
         elif step < 0.6:
             # Mostly what was read.
-            keep = max(0, added - place + chance.randint(-1, 6))
+            keep = max(0, added - position + chance.randint(-1, 6))
             client.xtrim("clicks", maxlen=keep, approximate=False)
             kept = kept[max(0, len(kept) - keep) :]
         else:
-            unread = [number for number in kept if number > place]
+            unread = [number for number in kept if number > position]
             count = chance.randint(1, 8)
-            found = reader.read(count, 0.0)
-            if unread and unread[0] > place + 1 or not unread and added > place:
-                assert found == [] and reader.lost() == [CLICKS]
+            result = reader.read(count, 0.0)
+            if unread and unread[0] > position + 1 or not unread and added > position:
+                assert result == [] and reader.lost() == [CLICKS]
                 bounds = reader.bounds(CLICKS)
                 assert bounds is not None
                 reader.start(CLICKS, bounds.first)
                 assert reader.lag(CLICKS, bounds.first) == len(kept)
-                place = kept[0] - 1 if kept else added
+                position = kept[0] - 1 if kept else added
                 continue
             assert not reader.lost()
-            assert [int(one.headers[0][1]) for one in found] == unread[:count]
-            place += len(found)
-            if found:
-                lag = reader.lag(CLICKS, found[-1].offset + 1)
-                assert lag == len(unread) - len(found)
+            assert [int(one.headers[0][1]) for one in result] == unread[:count]
+            position += len(result)
+            if result:
+                lag = reader.lag(CLICKS, result[-1].offset + 1)
+                assert lag == len(unread) - len(result)
 
 
 def test_a_stream_that_was_deleted_or_lost_its_end_is_refused(client, reading):
@@ -373,8 +373,8 @@ def test_a_dead_letter_stream_has_the_reason_and_the_fields(client, redis_server
     fields = (("y", b"maybe"), ("\udcff", b"\x00"))
     letter = DeadLetter(Message(CLICKS, 7, None, headers=fields, id="0-7"), "no label")
     RedisLetters(stream, None).write([letter, letter])
-    (_, found), _ = client.xrange("dead")
-    assert found == {
+    (_, result), _ = client.xrange("dead")
+    assert result == {
         b"dead.source": b"redis/clicks",
         b"dead.id": b"0-7",
         b"dead.reason": b"no label",

@@ -65,8 +65,8 @@ def refused(server, *arguments: str) -> tuple[int, str]:
 
 def consumed(server, *arguments: str) -> dict[str, Any]:
     """Counters of a run to the end of the stream."""
-    given = [*arguments, "--model", "clicks", "--until-end", "--json", "--url", server.url]
-    done = CliRunner().invoke(app, ["consume", *given])
+    inputs = [*arguments, "--model", "clicks", "--until-end", "--json", "--url", server.url]
+    done = CliRunner().invoke(app, ["consume", *inputs])
     assert done.exit_code == bool(json.loads(done.stdout)["refused"]), done.output
     return json.loads(done.stdout)
 
@@ -118,8 +118,8 @@ def test_fields_of_a_model_with_columns_are_a_flat_row(
     store.xadd("flat", {"clicked": "1", "event": "e1", "site": "news", "price": "3.5"}, "1-1")
     store.xadd("flat", {"clicked": "", "site": "news"}, "1-2")
     dead = tmp_path / "dead.ndjson"
-    given = ("--column", "timestamp=at", "--dead-letter", str(dead))
-    assert consumed(shared_server, f"{redis_server.url}/flat", *given)["learned"] == 1
+    inputs = ("--column", "timestamp=at", "--dead-letter", str(dead))
+    assert consumed(shared_server, f"{redis_server.url}/flat", *inputs)["learned"] == 1
     names = {weight.name for weight in client.weights("clicks").weights}
     assert {"site=news", "price", "at.hour.sin"} <= names
     (letter,) = map(json.loads, dead.read_text().splitlines())
@@ -143,12 +143,12 @@ def test_sigterm_posts_what_was_read_and_metrics_are_served(
         url = re.search(r"http://\S+", process.stderr.readline()).group()
         labels = '{model="clicks",source="redis/stops"}'
         deadline = time.monotonic() + 30
-        while (found := samples(httpx.get(url).text)).get(
+        while (result := samples(httpx.get(url).text)).get(
             f"dualstream_consume_lag_rows{labels}"
         ) != 40:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert found[f"dualstream_consume_lag_seconds{labels}"] > 0
+        assert result[f"dualstream_consume_lag_seconds{labels}"] > 0
         assert client.get("clicks").samples == 60
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate(timeout=30)
@@ -225,8 +225,8 @@ def test_a_command_without_redis_names_the_extra(shared_server, monkeypatch):
 
 def until_samples(client: Client, samples: int) -> None:
     deadline = time.monotonic() + 60
-    while (found := client.get("clicks").samples) != samples:
-        assert time.monotonic() < deadline, found
+    while (result := client.get("clicks").samples) != samples:
+        assert time.monotonic() < deadline, result
         time.sleep(0.02)
 
 
@@ -283,8 +283,8 @@ def test_a_signal_ends_the_wait_for_a_server_that_does_not_answer(store, redis_s
         thread = threading.Thread(target=serve)
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        given = [f"{redis_server.url}/clicks", "--model", "clicks", "--json", "--url", url]
-        done = CliRunner().invoke(app, ["consume", *given])
+        inputs = [f"{redis_server.url}/clicks", "--model", "clicks", "--json", "--url", url]
+        done = CliRunner().invoke(app, ["consume", *inputs])
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
     for one in accepted:

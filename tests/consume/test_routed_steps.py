@@ -41,16 +41,16 @@ class World(Routes):
     def create(self, model: str) -> None:
         self.models.setdefault(model, Model(model))
 
-    def predicting(self, reader: FakeReader, **given) -> Consumer:
+    def predicting(self, reader: FakeReader, **options) -> Consumer:
         self.group = self.scorers
-        one = self.routed(reader, **given)
+        one = self.routed(reader, **options)
         one._step = Predictions(one._server, self.topic, one.counters, lambda line: None)
         return one
 
-    def labelling(self, reader: FakeReader, log: FakeLog | None = None, **given) -> Consumer:
+    def labelling(self, reader: FakeReader, log: FakeLog | None = None, **options) -> Consumer:
         rows = None if log is None else Rows(self.scorers.committed, log, C)
         self.group = self.labellers
-        one = self.routed(reader, **given)
+        one = self.routed(reader, **options)
         one._step = Labels(one._server, rows, one.counters)
         return one
 
@@ -61,8 +61,8 @@ class World(Routes):
 
 def message(number: int, tenant: object, **more) -> bytes:
     """A row without a label. Ids are unique within a model only."""
-    given = {"x": {"n": number}, "id": f"v{number}", "meta": {"tenant": tenant}}
-    return json.dumps(given | more).encode()
+    fields = {"x": {"n": number}, "id": f"v{number}", "meta": {"tenant": tenant}}
+    return json.dumps(fields | more).encode()
 
 
 def label(number: int, tenant: object) -> bytes:
@@ -235,10 +235,13 @@ def test_any_order_of_failures_joins_every_label_once(monkeypatch, subtests):
                 (n, tenant) for n in range(25) for tenant in chance.choice(["ab", "a", "bc", "c"])
             ]
             never = [(n, tenant) for n in range(25, 28) for tenant in "abd"]
-            given = [*rows, *never, *chance.sample(rows, 4)]
-            chance.shuffle(given)
+            inputs = [*rows, *never, *chance.sample(rows, 4)]
+            chance.shuffle(inputs)
             log = FakeLog(
-                **{A: [label(*one) for one in given[::2]], B: [label(*one) for one in given[1::2]]},
+                **{
+                    A: [label(*one) for one in inputs[::2]],
+                    B: [label(*one) for one in inputs[1::2]],
+                },
                 **{C: [message(*one) for one in rows]},
             )
             processes: list[tuple[Consumer, FakeReader, Group]] = []

@@ -257,8 +257,8 @@ def test_any_order_of_failures_learns_every_row_once(monkeypatch, subtests):
                 ]
                 assert sorted(numbers(server)) == expected
                 for base in (0, 1000):
-                    found = [n for n in numbers(server) if base <= n < base + 1000]
-                    assert found == sorted(found)
+                    results = [n for n in numbers(server) if base <= n < base + 1000]
+                    assert results == sorted(results)
             unknown = {
                 (name, n) for name in (A, B) for n, t in enumerate(tenants[name]) if t == "d"
             }

@@ -14,9 +14,9 @@ from dualstream.consume.rows import BadMessage, RowLines, parse_columns
 SOURCE = "kafka/clicks/0"
 
 
-def line(value: bytes | None, *columns: str, **given) -> bytes:
-    given.setdefault("headers", [("tenant", b"first"), ("tenant", b"acme"), ("empty", None)])
-    message = Message(SOURCE, 7, value, **{"key": b"ann", "timestamp_ms": 1715000000123} | given)
+def line(value: bytes | None, *columns: str, **options) -> bytes:
+    options.setdefault("headers", [("tenant", b"first"), ("tenant", b"acme"), ("empty", None)])
+    message = Message(SOURCE, 7, value, **{"key": b"ann", "timestamp_ms": 1715000000123} | options)
     return RowLines(parse_columns(columns)).line(message)
 
 
@@ -93,8 +93,8 @@ def test_what_is_no_row_is_named(subtests):
 
 
 def test_fields_become_columns_of_a_flat_row():
-    given = ("key=user", "headers.tenant=tenant", "timestamp=at", "offset=n", "headers.empty=none")
-    assert json.loads(line(b'{"clicked": 1}', *given)) == {
+    inputs = ("key=user", "headers.tenant=tenant", "timestamp=at", "offset=n", "headers.empty=none")
+    assert json.loads(line(b'{"clicked": 1}', *inputs)) == {
         "clicked": 1,
         "user": "ann",
         "tenant": "acme",
@@ -104,8 +104,8 @@ def test_fields_become_columns_of_a_flat_row():
 
 
 def test_fields_become_features_next_to_x():
-    given = ("key=id", "headers.tenant=tenant")
-    row = json.loads(line(b'{"x": {"a": 1}, "y": 0}', *given))
+    inputs = ("key=id", "headers.tenant=tenant")
+    row = json.loads(line(b'{"x": {"a": 1}, "y": 0}', *inputs))
     assert row == {"x": {"a": 1, "tenant": "acme"}, "y": 0, "id": "ann"}
     assert json.loads(line(b'{"x": [1, 2], "y": 0}', "key=id")) == {
         "x": [1, 2],

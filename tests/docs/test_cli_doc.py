@@ -43,8 +43,8 @@ def test_the_commands_run_as_written(tmp_path, monkeypatch):
     with ServerProcess("sqlite:///dualstream.db") as server:
         monkeypatch.setenv("DUALSTREAM_URL", server.url)
         for script in statements(session(CLI)):
-            before, found, line = script.rpartition("dualstream ")
-            if not found:
+            before, result, line = script.rpartition("dualstream ")
+            if not result:
                 subprocess.run(["bash", "-e", "-c", script], check=True)
                 continue
             done = run_line(before.strip().removesuffix("|"), line)
@@ -57,18 +57,18 @@ def test_the_commands_run_as_written(tmp_path, monkeypatch):
 
 def statements(text: str) -> list[str]:
     """The commands of a session; what is written to a file by `<<'END'` belongs to its command."""
-    found = re.findall(r"^.*<<'END'\n(?:.*\n)*?END$|^.+$", text, re.MULTILINE)
-    assert len(found) > 10
-    return found
+    result = re.findall(r"^.*<<'END'\n(?:.*\n)*?END$|^.+$", text, re.MULTILINE)
+    assert len(result) > 10
+    return result
 
 
 def run_line(before: str, line: str) -> Result:
     """Run `dualstream LINE` in this process, behind a pipe; its output goes to the file after >."""
-    given = subprocess.run(["bash", "-c", before], capture_output=True, check=True).stdout
-    line, _, place = line.partition(" > ")
-    done = CliRunner().invoke(app, shlex.split(line), input=given)
-    if place:
-        with open(place, "w") as file:
+    inputs = subprocess.run(["bash", "-c", before], capture_output=True, check=True).stdout
+    line, _, position = line.partition(" > ")
+    done = CliRunner().invoke(app, shlex.split(line), input=inputs)
+    if position:
+        with open(position, "w") as file:
             file.write(done.stdout)
     return done
 

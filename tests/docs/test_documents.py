@@ -83,12 +83,12 @@ def test_no_command_hides_in_a_block_of_another_kind():
         r"^(\$ )?(curl|dualstream|make|docker|pip|redis-cli|python3?) ", re.MULTILINE
     )
     hidden = [
-        (name, found.group())
+        (name, results.group())
         for name, text in DOCUMENTS.items()
         for is_run, language, lines in blocks(text)
         if is_run and language not in {"sh", "python", "json"}
-        for found in [commands.search(lines)]
-        if found
+        for results in [commands.search(lines)]
+        if results
     ]
     assert hidden == []
 
@@ -186,7 +186,7 @@ def test_documents_that_the_code_names_exist():
 
 def test_what_is_named_in_passing_exists():
     """`dualstream serve --adopt`, `make chaos`, `python -m load_tests latency` in running text."""
-    known = typer.main.get_command(app).commands
+    previous = typer.main.get_command(app).commands
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     more = {name: (ROOT / name).read_text() for name in ("CONTRIBUTING.md", "SECURITY.md")}
     for name, text in (DOCUMENTS | more).items():
@@ -196,10 +196,10 @@ def test_what_is_named_in_passing_exists():
             if program == "make":
                 assert {word for word in words if "=" not in word} <= targets, where
             elif program == "python":
-                place = ROOT / words[1].replace(".", "/")
-                assert place.is_dir() or place.with_suffix(".py").exists(), where
-            elif words[0] in known:
-                flags = {flag for option in known[words[0]].params for flag in option.opts}
+                path = ROOT / words[1].replace(".", "/")
+                assert path.is_dir() or path.with_suffix(".py").exists(), where
+            elif words[0] in previous:
+                flags = {flag for option in previous[words[0]].params for flag in option.opts}
                 used = {word.partition("=")[0] for word in words if word.startswith("--")}
                 assert used <= flags | {"--help"}, where
             else:

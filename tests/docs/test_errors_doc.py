@@ -9,7 +9,7 @@ from tests.docs.documents import DOCUMENTS, ROOT
 
 def problems_in_code() -> dict[str, set[str]]:
     """The statuses of each slug: of `Problem(STATUS, SLUG, ...)`, and what `slug` is set to."""
-    found: dict[str, set[str]] = defaultdict(set)
+    result: dict[str, set[str]] = defaultdict(set)
     for path in [*(ROOT / "service").rglob("*.py"), *(ROOT / "wire").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {
@@ -18,15 +18,15 @@ def problems_in_code() -> dict[str, set[str]]:
             }:
                 status, slug = node.args[:2]
                 if isinstance(slug, ast.Constant):
-                    found[slug.value].add(ast.unparse(status))
+                    result[slug.value].add(ast.unparse(status))
             elif isinstance(node, ast.Assign):
                 names = {
                     part.id for part in ast.walk(node.targets[0]) if isinstance(part, ast.Name)
                 }
                 if names & {"slug", "_SLUGS"}:
                     for status, slug in _slugs_of(node.value):
-                        found[slug].update(status)
-    return found
+                        result[slug].update(status)
+    return result
 
 
 def _slugs_of(value: ast.expr) -> list[tuple[set[str], str]]:
@@ -34,12 +34,12 @@ def _slugs_of(value: ast.expr) -> list[tuple[set[str], str]]:
     if isinstance(value, ast.Tuple):
         status, slug = value.elts
         return [({ast.unparse(status)}, slug.value)]
-    found = [(set(), part.value) for part in ast.walk(value) if isinstance(part, ast.Constant)]
+    results = [(set(), part.value) for part in ast.walk(value) if isinstance(part, ast.Constant)]
     for part in ast.walk(value):
         if isinstance(part, ast.Dict):
             pairs = zip(part.keys, part.values, strict=True)
-            found += [({ast.unparse(status)}, slug.value) for status, slug in pairs]
-    return [(status, slug) for status, slug in found if isinstance(slug, str)]
+            results += [({ast.unparse(status)}, slug.value) for status, slug in pairs]
+    return [(status, slug) for status, slug in results if isinstance(slug, str)]
 
 
 def test_every_problem_is_shown_of_with_its_status():

@@ -140,14 +140,14 @@ FILES = {
 def test_the_files_that_are_named_are_read(tmp_path, text):
     example, expected = FILES[text]
     (tmp_path / "file").write_text(text)
-    found = list(example.read(tmp_path / "file"))
+    results = list(example.read(tmp_path / "file"))
     if example is spam:
-        assert found == expected
+        assert results == expected
         return
-    for row, got in zip(found, expected, strict=True):
+    for row, got in zip(results, expected, strict=True):
         assert {name: row.get(name) for name in got} == got
     spec = resolve_spec(electricity.COLUMNS if example is electricity else sensors.SPEC)
-    parsed = parse_body(RowSchema(spec), None, json.dumps(found).encode(), labelled=True)
-    assert not parsed.errors and len(parsed.rows) == len(found)
+    parsed = parse_body(RowSchema(spec), None, json.dumps(results).encode(), labelled=True)
+    assert not parsed.errors and len(parsed.rows) == len(results)
     names = {name for _, name in parsed.rows.names}
     assert names and not {"date", "class", "Appliances", "rv1", "rv2"} & names

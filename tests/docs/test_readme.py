@@ -26,8 +26,8 @@ def test_memory_of_a_feature_is_what_the_document_says():
     said = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", PORTFOLIO, re.MULTILINE)
     assert len(said) == 4
     for name, members, seconds, memory in said:
-        own = {**PRESETS, **REGRESSION_PRESETS}[name]
-        plan = Blueprint([member for member in own if member["kind"] != "prior"])
+        mine = {**PRESETS, **REGRESSION_PRESETS}[name]
+        plan = Blueprint([member for member in mine if member["kind"] != "prior"])
         assert (len(plan.what), len(plan.starts)) == (int(members), int(seconds))
         assert 8 * plan.width + 20 == int(memory)
 

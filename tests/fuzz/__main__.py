@@ -53,9 +53,9 @@ def fuzz(name: str, seconds: int) -> bool:
 
 def in_python(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a module with kernels as plain Python, unless the environment says otherwise."""
-    given = os.environ | {"NUMBA_DISABLE_JIT": "1"} | environment
+    inputs = os.environ | {"NUMBA_DISABLE_JIT": "1"} | environment
     return subprocess.run(
-        [sys.executable, "-m", *arguments], env=given, cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", *arguments], env=inputs, cwd=ROOT, capture_output=True, text=True
     )
 
 
@@ -83,19 +83,19 @@ def main() -> bool:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="as many targets at a time"
     )
-    given = parser.parse_args()
-    if unknown := set(given.targets) - set(SEEDS):
+    inputs = parser.parse_args()
+    if unknown := set(inputs.targets) - set(SEEDS):
         parser.error(f"no targets: {', '.join(sorted(unknown))}")
-    targets = given.targets or list(SEEDS)
-    seconds = max(1, int(60 * given.minutes / len(targets)))
+    targets = inputs.targets or list(SEEDS)
+    seconds = max(1, int(60 * inputs.minutes / len(targets)))
     # Run all, whatever one finds. Threads only wait; processes do the work.
-    with ThreadPoolExecutor(given.jobs) as pool:
+    with ThreadPoolExecutor(inputs.jobs) as pool:
         good = list(pool.map(lambda name: fuzz(name, seconds), targets))
     is_good = checked_by_bounds() and all(good)
-    if not given.targets:
+    if not inputs.targets:
         outcome = "no findings" if is_good else "**findings**"
-        head = f"`python -m tests.fuzz --minutes {given.minutes:g}`, of all targets, "
-        head += f"{given.jobs} at a time: {outcome}."
+        head = f"`python -m tests.fuzz --minutes {inputs.minutes:g}`, of all targets, "
+        head += f"{inputs.jobs} at a time: {outcome}."
         record("Fuzzing", [head, "", "```", *_said, "```"])
     return is_good
 

@@ -82,11 +82,11 @@ class Ways:
         if file is None:
             return None
         before = 0
-        found = self.found
+        result = self.found
 
         def line(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal before
-            found.add((file, before, frame.f_lineno))
+            result.add((file, before, frame.f_lineno))
             before = frame.f_lineno
             return line
 
@@ -94,12 +94,12 @@ class Ways:
 
     def all_lines(self) -> set[tuple[str, int]]:
         """Every line of a function in the target's files."""
-        found: set[tuple[str, int]] = set()
+        result: set[tuple[str, int]] = set()
         for path, file in self._files.items():
             for code in _functions(compile(Path(path).read_text(), path, "exec")):
-                found |= {(file, line) for *_, line in code.co_lines() if line is not None}
-                found.discard((file, code.co_firstlineno))
-        return found
+                result |= {(file, line) for *_, line in code.co_lines() if line is not None}
+                result.discard((file, code.co_firstlineno))
+        return result
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
@@ -114,26 +114,26 @@ def _functions(code: CodeType) -> Iterator[CodeType]:
 def shrink(name: str, directories: Iterable[Path]) -> dict[str, int]:
     """Keep a small set of inputs with the same coverage, greedily; returns its statistics."""
     ways = Ways(TARGETS[name])
-    given = {path.read_bytes() for place in directories for path in place.iterdir()}
-    given |= {path.read_bytes() for path in kept_inputs(name)} | set(SEEDS[name]())
+    inputs = {path.read_bytes() for location in directories for path in location.iterdir()}
+    inputs |= {path.read_bytes() for path in kept_inputs(name)} | set(SEEDS[name]())
     seen: set[Way] = set()
     kept = []
-    for data in sorted(given, key=lambda data: (len(data), data)):
+    for data in sorted(inputs, key=lambda data: (len(data), data)):
         new = ways.of(data) - seen
         if new:
             kept.append(data)
             seen |= new
-    place = CORPUS / name
-    place.mkdir(parents=True, exist_ok=True)
+    location = CORPUS / name
+    location.mkdir(parents=True, exist_ok=True)
     names = {sha256(data).hexdigest()[:12]: data for data in kept}
     for path in kept_inputs(name):
         if path.name not in names:
             path.unlink()
     for digest, data in names.items():
-        (place / digest).write_bytes(data)
+        (location / digest).write_bytes(data)
     lines = {(file, line) for file, _, line in seen} & ways.all_lines()
     return {
-        "given": len(given),
+        "given": len(inputs),
         "kept": len(kept),
         "bytes": sum(map(len, kept)),
         "lines": len(lines),

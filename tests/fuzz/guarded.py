@@ -50,8 +50,8 @@ def _check(array: np.ndarray, key: Any) -> None:
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel with guarded arrays."""
 
-    def guard(*given: Any) -> Any:
-        return function(*[a.view(Guarded) if type(a) is np.ndarray else a for a in given])
+    def guard(*args: Any) -> Any:
+        return function(*[a.view(Guarded) if type(a) is np.ndarray else a for a in args])
 
     return guard
 
@@ -64,15 +64,15 @@ def guard_kernels() -> int:
     assert _jit.DISABLED, "compiled kernels cannot be guarded"
     np.seterr(all="ignore")
     modules = [m for name, m in list(sys.modules.items()) if (name + ".").startswith(_ROOMS)]
-    found: dict[int, Callable[..., Any]] = {}
+    result: dict[int, Callable[..., Any]] = {}
     for module in modules:
         for name, value in list(vars(module).items()):
             if is_kernel(value):
-                kernel = found.setdefault(id(value), guarded(value.__wrapped__))
+                kernel = result.setdefault(id(value), guarded(value.__wrapped__))
                 setattr(module, name, kernel)
             elif type(value) is np.ndarray and _is_of(module):
                 setattr(module, name, value.view(Guarded))
-    return len(found)
+    return len(result)
 
 
 def is_kernel(value: Any) -> bool:

@@ -90,9 +90,9 @@ def _inflation() -> list[bytes]:
 
 def _cutting() -> list[bytes]:
     texts = [_LIBSVM, _SAMPLES, _VW, _CSV]
-    found = [bytes((n,)) + (text * 3).encode() for n, of in enumerate(texts) for text in of]
-    found.append(b"\x03" + b'a,y\n"b\nb",1\n' * 9)
-    return found + [b"\x04" + stream for stream in _arrow()]
+    results = [bytes((n,)) + (text * 3).encode() for n, of in enumerate(texts) for text in of]
+    results.append(b"\x03" + b'a,y\n"b\nb",1\n' * 9)
+    return results + [b"\x04" + stream for stream in _arrow()]
 
 
 def _records() -> list[bytes]:

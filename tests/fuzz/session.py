@@ -51,7 +51,7 @@ def keeping(one_input: Input, place: Path) -> Input:
 
 
 def main() -> None:
-    name, place = sys.argv.pop(1), Path(sys.argv.pop(1))
+    name, path = sys.argv.pop(1), Path(sys.argv.pop(1))
     assert guard_kernels() > 0
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * os.sysconf("SC_PAGESIZE") + MORE_BYTES
@@ -60,7 +60,7 @@ def main() -> None:
         quoted = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in WORDS)
         words.writelines(f'"{word}"\n' for word in quoted)
         words.flush()
-        one_input = keeping(TARGETS[name].one_input, place)
+        one_input = keeping(TARGETS[name].one_input, path)
         atheris.Setup([*sys.argv, f"-dict={words.name}"], one_input)
         atheris.Fuzz()
 

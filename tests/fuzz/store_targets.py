@@ -91,19 +91,21 @@ def record(data: bytes) -> None:
             check_rows(block)
             assert len(block) <= len(body) and len(block.indices) <= len(body)
     for header, content in parts:
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "key": header.key,
             "fingerprint": header.fingerprint,
             "continues": header.continues,
         }
         if isinstance(content, Control):
-            again = encode_control(content.kind, content.fields, content.arrays, **given)
+            again = encode_control(content.kind, content.fields, content.arrays, **fields)
             ((_, same),) = decode(again)
             assert isinstance(same, Control) and same_bits(same.fields, content.fields)
             assert same.arrays.keys() == content.arrays.keys()
         elif content is not None:
             columns = {name: getattr(content, name) for name in _COLUMNS}
-            again = encode_rows(content.indptr, content.indices, content.values, **columns, **given)
+            again = encode_rows(
+                content.indptr, content.indices, content.values, **columns, **fields
+            )
             ((head, rows),) = decode(again)
             assert head == header and isinstance(rows, Rows)
             assert_same(rows, _usual(content))
@@ -178,8 +180,8 @@ def snapshots() -> list[bytes]:
     rows = Batch.from_dense(
         [[1.0, 0, 0.5], [0, 2.0, 0], [1.0, 1.0, 1.0]], [1.0, -1.0, 1.0], [1.0, 1.0, 2.0]
     )
-    found = []
-    for place, spec in enumerate(SPECS):
+    results = []
+    for index, spec in enumerate(SPECS):
         state = ModelState.new(spec, ALL.parts)
         batch = rows
         if spec["task"] == "multiclass":
@@ -188,8 +190,8 @@ def snapshots() -> list[bytes]:
         state.progress.count(batch, outcome)
         header = {"seq": "3", "chain": "0" * 40, "incarnation": INCARNATION}
         content = dump(state.arrays(), header | {"identity": numeric_identity()})
-        found += [bytes((place + add,)) + content for add in (0, 16 * len(SPECS))]
-    return found
+        results += [bytes((index + add,)) + content for add in (0, 16 * len(SPECS))]
+    return results
 
 
 def messages(data: bytes) -> None:
@@ -197,9 +199,9 @@ def messages(data: bytes) -> None:
     schema, texts = SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)], data[1:].split(b"\0")
     names = [name.decode(errors="surrogateescape") for name in texts[::2]]
     fields = list(zip(names, texts[1::2], strict=False))
-    for given in (fields, fields[:2]):
+    for case in (fields, fields[:2]):
         try:
-            line = EntryLines().line(Message("redis/s", 1, None, headers=given, id="0-1"))
+            line = EntryLines().line(Message("redis/s", 1, None, headers=case, id="0-1"))
         except BadMessage as bad:
             str(bad).encode()  # a reason can be written
             continue
@@ -223,9 +225,9 @@ def late_labels(data: bytes) -> None:
     """Body of a request with late labels."""
     model = SimpleNamespace(row_schema=SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)])
     try:
-        asked = _LabelRequest(model, data[1:])  # type: ignore[arg-type]
+        request = _LabelRequest(model, data[1:])  # type: ignore[arg-type]
     except Problem as problem:
         assert problem.status in (400, 422), problem
         return
-    for label in asked.labels:
+    for label in request.labels:
         assert np.isfinite(label.y) and label.key and len(label.fingerprint) == 16

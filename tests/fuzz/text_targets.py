@@ -56,8 +56,8 @@ def checked(schema: RowSchema, media: str, body: bytes, labelled: bool) -> Parse
     except Problem as problem:
         assert problem.status in REFUSALS, problem
         return None
-    places = sorted([*parsed.row_indices, *(error.index for error in parsed.errors)])
-    assert places == list(range(parsed.count))
+    positions = sorted([*parsed.row_indices, *(error.index for error in parsed.errors)])
+    assert positions == list(range(parsed.count))
     b = as_batch([parsed.rows])
     assert len(b) == len(parsed.row_indices) and b.dim == schema.dim
     # The constructor checks pointers, order, bounds and finite numbers.
@@ -66,8 +66,8 @@ def checked(schema: RowSchema, media: str, body: bytes, labelled: bool) -> Parse
         assert np.isfinite(b.labels).all()
         if schema.task == "binary":
             assert set(b.labels.tolist()) <= {-1.0, 1.0}
-    for place, name in parsed.names:
-        assert 0 <= place < schema.dim and isinstance(name, str)
+    for position, name in parsed.names:
+        assert 0 <= position < schema.dim and isinstance(name, str)
     return parsed
 
 
@@ -129,8 +129,11 @@ _ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 def assert_alike(one: ParsedRows, other: ParsedRows | None) -> None:
     """Equal rows to the bit, and equal refusals."""
     assert other is not None
-    (bits, places, errors), (bits_there, places_there, errors_there) = outcome(one), outcome(other)
-    assert (bits, places) == (bits_there, places_there)
+    (bits, positions, errors), (bits_there, places_there, errors_there) = (
+        outcome(one),
+        outcome(other),
+    )
+    assert (bits, positions) == (bits_there, places_there)
     assert [index for index, *_ in errors] == [index for index, *_ in errors_there]
 
 
@@ -163,47 +166,47 @@ def inflation(data: bytes) -> None:
     """Decompression in one piece, in many, and by the libraries is equal and respects the limit."""
     encoding, step, body = ("gzip", "zstd")[data[:1] < b"\x80"], 1 + len(data) // 7, data[1:]
     pieces = [body[at : at + step] for at in range(0, len(body), step)]
-    found, in_pieces = inflated(encoding, [body]), inflated(encoding, pieces)
+    result, in_pieces = inflated(encoding, [body]), inflated(encoding, pieces)
     try:
         true: bytes | None = _plainly(body, _INFLATERS[encoding]) if body else None
     except (zlib.error, zstandard.ZstdError, EOFError):
         true = None
     if true is not None and len(true) > LIMIT:
-        assert found in (400, 413) and in_pieces in (400, 413)
+        assert result in (400, 413) and in_pieces in (400, 413)
         return
     # Which of the strange frames that hold nothing are good depends, for its library, on how they
     # come; what comes out does not.
-    assert len({held for held in (found, in_pieces, true) if isinstance(held, bytes)}) <= 1
+    assert len({kept for kept in (result, in_pieces, true) if isinstance(kept, bytes)}) <= 1
     if encoding == "gzip":
-        assert isinstance(found, bytes) == isinstance(in_pieces, bytes) == (true is not None)
+        assert isinstance(result, bytes) == isinstance(in_pieces, bytes) == (true is not None)
 
 
 def inflated(encoding: str, pieces: list[bytes]) -> bytes | int:
     """The decompressed pieces, or the status of the refusal."""
     inflating = Inflating(encoding, LIMIT)
-    found = bytearray()
+    result = bytearray()
     try:
         for piece in pieces:
-            for held in inflating.pieces(piece):
-                found += held
-                assert len(held) <= 9 * LIMIT and len(found) <= LIMIT
+            for kept in inflating.pieces(piece):
+                result += kept
+                assert len(kept) <= 9 * LIMIT and len(result) <= LIMIT
         inflating.finish()
     except Problem as problem:
         assert problem.status in (400, 413), problem
         return problem.status
-    return bytes(found)
+    return bytes(result)
 
 
 def _plainly(body: bytes, inflater: Callable[[], Any]) -> bytes:
     """All members, or frames, of a body, each decompressed in one piece."""
-    found = b""
+    result = b""
     while body:
         one = inflater()
-        found += one.decompress(body)
+        result += one.decompress(body)
         if not one.eof:
             raise EOFError
         body = one.unused_data
-    return found
+    return result
 
 
 def _of_gzip() -> Any:

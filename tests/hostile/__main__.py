@@ -64,26 +64,26 @@ class Line:
 async def latencies_ms(target: Target, seconds: float) -> list[float]:
     """Latencies of requests due at a fixed rate, each answered before the next is sent."""
     row = b'{"x": {"1": 1, "3": 0.5}, "y": 1}'
-    asked = [
+    requests = [
         request(b"POST", target.learn, row, close=False),
         request(b"GET", b"/models/m/predict?x=1:1", close=False),
         request(b"GET", b"/livez", close=False),
     ]
-    found: list[float] = []
+    results: list[float] = []
     reader, writer = await asyncio.open_connection(target.host, target.port)
     began = time.perf_counter()
     for number in range(int(seconds * RATE)):
         due = began + number / RATE
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        writer.write(asked[number % len(asked)])
+        writer.write(requests[number % len(requests)])
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"the normal client was answered {head!r}")
         size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         await reader.readexactly(size)
-        found.append(1000.0 * (time.perf_counter() - due))
+        results.append(1000.0 * (time.perf_counter() - due))
     writer.close()
-    return found
+    return results
 
 
 def p99(times: Sequence[float]) -> float:
@@ -120,8 +120,8 @@ def resident_mb(server: ServerProcess) -> float:
 
 
 def section(lines: Sequence[Line], leak: tuple[float, float]) -> list[str]:
-    found, planted = leak
-    is_kept = abs(found) < LEAK_T < planted
+    welch, planted = leak
+    is_kept = abs(welch) < LEAK_T < planted
     return [
         "`python -m tests.hostile`: attackers run in a process of their own. One normal client"
         f" learns, predicts and asks /livez {RATE:g} times a second, before, during and after the"
@@ -138,7 +138,7 @@ def section(lines: Sequence[Line], leak: tuple[float, float]) -> list[str]:
         f" rate: {', '.join(f'{n} {a.per_s:g}/s' for n, a in ATTACKS.items() if a.per_s)}.",
         "",
         "Timing of wrong keys: does a key with a correct prefix take longer than others? Welch's t"
-        f" of 10,000 samples of each is {found:.1f} (above {LEAK_T} it is a leak); for a comparison"
+        f" of 10,000 samples of each is {welch:.1f} (above {LEAK_T} it is a leak); for a comparison"
         f" that stops at the first wrong byte, as a control, {planted:,.0f}."
         f" {'Passed.' if is_kept else '**MISSED**.'}",
         "",
@@ -178,28 +178,28 @@ def main() -> bool:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each attack")
     parser.add_argument("--attack", help="used by the program itself")
     parser.add_argument("--target", help="used by the program itself")
-    given = parser.parse_args()
-    if given.attack is not None:
-        target = msgspec.json.decode(given.target, type=Target)
-        attack_alone(given.attack, target, given.seconds)
+    inputs = parser.parse_args()
+    if inputs.attack is not None:
+        target = msgspec.json.decode(inputs.target, type=Target)
+        attack_alone(inputs.attack, target, inputs.seconds)
         return True
     lines = []
     with tempfile.TemporaryDirectory(prefix="dualstream-hostile-") as folder:
         store = f"sqlite:///{Path(folder) / 'hostile.db'}"
-        given = {"HOSTILE_TIMEOUT_S": str(TIMEOUT_S)}
+        inputs = {"HOSTILE_TIMEOUT_S": str(TIMEOUT_S)}
         with ServerProcess(
-            store, (), given, _on_core(0, []), module="tests.hostile.server"
+            store, (), inputs, _on_core(0, []), module="tests.hostile.server"
         ) as server:
             httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
             host, _, port = server.url.removeprefix("http://").partition(":")
             target = Target(host, int(port), "m", TIMEOUT_S, TIMEOUT_S)
             asyncio.run(latencies_ms(target, 2.0))
-            for name in given.only or ATTACKS:
-                lines.append(measured(name, target, server, given.seconds))
+            for name in inputs.only or ATTACKS:
+                lines.append(measured(name, target, server, inputs.seconds))
                 say(_row(lines[-1]))
     leak = measure()
     say(f"Welch's t of keys: {leak[0]:.2f}; of what leaks: {leak[1]:.0f}")
-    if not given.only:
+    if not inputs.only:
         record(TITLE, section(lines, leak))
     return all(line.outcome == "passed" for line in lines) and abs(leak[0]) < LEAK_T < leak[1]
 

@@ -50,13 +50,13 @@ async def crowd(
     many: int, seconds: float, one: Callable[[Callable[[], bool]], Awaitable[str | None]]
 ) -> Outcomes:
     """`count` concurrent attackers, each repeated until the time is over and `count` have ended."""
-    found: Outcomes = Counter()
+    result: Outcomes = Counter()
     over_at = time.monotonic() + seconds
     gate = asyncio.Semaphore(200)  # of connects at once
 
     def is_over() -> bool:
         late_s = time.monotonic() - over_at
-        return late_s >= 0.0 and (found.total() >= many or late_s >= PATIENCE_S)
+        return late_s >= 0.0 and (result.total() >= many or late_s >= PATIENCE_S)
 
     async def again() -> None:
         while not is_over():
@@ -64,11 +64,11 @@ async def crowd(
                 await asyncio.sleep(0)
             outcome = await one(is_over)
             if outcome is not None:
-                found[outcome] += 1
+                result[outcome] += 1
             await asyncio.sleep(AGAIN_S)
 
     await asyncio.gather(*(again() for _ in range(many)))
-    return found
+    return result
 
 
 def judged(heard: Heard, lived_s: float, limit_s: float) -> str | None:
@@ -90,11 +90,11 @@ async def _drips(attack: Attack, target: Target, many: int, seconds: float) -> O
 
 
 async def _never_reads(attack: Attack, target: Target, many: int, seconds: float) -> Outcomes:
-    asked = request(b"GET", b"/openapi.json", close=False) * 200
+    query = request(b"GET", b"/openapi.json", close=False) * 200
 
     async def one(is_over: Callable[[], bool]) -> str | None:
         # A client must read 1,024 bytes per period; bytes in socket buffers count as read.
-        return judged(*await refuse_to_read(target, asked, is_over), 2 * target.body_s)
+        return judged(*await refuse_to_read(target, query, is_over), 2 * target.body_s)
 
     return await crowd(many, seconds, one)
 
@@ -103,18 +103,18 @@ async def _sends(attack: Attack, target: Target, many: int, seconds: float) -> O
     """Send the pieces in turn, `per_s` a second, each at least once."""
     pieces = [piece.replace(b"LEARN", target.learn) for piece in attack.pieces()]
     pause_s, over_at = many / attack.per_s, time.monotonic() + seconds
-    found: Outcomes = Counter()
+    result: Outcomes = Counter()
     numbers = count()
 
     async def again() -> None:
         while (number := next(numbers)) < len(pieces) or time.monotonic() < over_at:
             began = time.monotonic()
             heard = await talk(target, pieces[number % len(pieces)])
-            found[heard.outcome] += 1
+            result[heard.outcome] += 1
             await asyncio.sleep(pause_s - (time.monotonic() - began))
 
     await asyncio.gather(*(again() for _ in range(many)))
-    return found
+    return result
 
 
 def _garbage() -> Iterator[bytes]:
@@ -163,8 +163,8 @@ def _paths() -> Iterator[bytes]:
             (b"GET", b"/static/", b""),
             (b"GET", b"/predict?x=1:1&model=", b""),
         ):
-            asked = front + path.encode() + back + (path.encode() if back else b"")
-            yield request(method, asked.replace(b" ", b"%20"), b"{}" if method == b"PUT" else b"")
+            query = front + path.encode() + back + (path.encode() if back else b"")
+            yield request(method, query.replace(b" ", b"%20"), b"{}" if method == b"PUT" else b"")
 
 
 def _injections() -> Iterator[bytes]:

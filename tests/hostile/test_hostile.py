@@ -38,8 +38,8 @@ def test_every_hostile_client_is_answered_or_closed(target):
         runs = [one.run(one, target, one.few, SECONDS) for one in ATTACKS.values()]
         return await asyncio.gather(*runs, asyncio.create_task(calm(target)))
 
-    *found, learned = asyncio.run(all_at_once())
-    for (name, attack), outcomes in zip(ATTACKS.items(), found, strict=True):
+    *result, learned = asyncio.run(all_at_once())
+    for (name, attack), outcomes in zip(ATTACKS.items(), result, strict=True):
         assert outcomes.total() >= attack.few and set(outcomes) <= attack.ends, (name, outcomes)
     got = httpx.get(f"http://{target.host}:{target.port}/models/m").json()
     assert got["samples"] == learned > 0
@@ -68,8 +68,8 @@ def test_what_was_asked_before_garbage_is_answered_first(target):
     assert heard.data.rstrip().endswith(b"}") and b"/problems/malformed-request" in heard.data
     # A head above the limit is refused also in one piece.
     for size, status in ((60_000, 200), (70_000, 431)):
-        asked = request(b"GET", b"/livez", b"", b"x: " + b"a" * size)
-        assert asyncio.run(talk(target, asked)).statuses == [status]
+        query = request(b"GET", b"/livez", b"", b"x: " + b"a" * size)
+        assert asyncio.run(talk(target, query)).statuses == [status]
     for method in (b"GET", b"POST"):  # an upgrade to an unknown protocol is ignored
         upgrade = (b"connection: upgrade", b"upgrade: websocket")
         got = asyncio.run(talk(target, request(method, b"/livez", b"", *upgrade))).statuses

@@ -47,8 +47,10 @@ def check_contents(root: Path, mark: str) -> None:
     assert mark not in json.dumps(image), "a secret is in the image's configuration"
     labels = image["Docker"]["config"]["Labels"]
     assert labels["org.opencontainers.image.title"] == "Dualstream", labels
-    found = subprocess.run(["grep", "-rlF", "--devices=skip", mark, str(root)], capture_output=True)
-    assert not found.stdout, f"a secret is in a layer: {found.stdout.decode()}"
+    result = subprocess.run(
+        ["grep", "-rlF", "--devices=skip", mark, str(root)], capture_output=True
+    )
+    assert not result.stdout, f"a secret is in a layer: {result.stdout.decode()}"
     inside = {path.name for path in (root / "app").iterdir()}
     assert not inside & set(NEVER_INSIDE), inside
 

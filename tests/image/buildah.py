@@ -41,5 +41,5 @@ def run_command(
     container: str, command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> list[str]:
     """Command line that runs `command` in a container as the image's user."""
-    given = [f"--env={name}={value}" for name, value in (variables or {}).items()]
-    return [*COMMAND, "run", "--isolation=chroot", *given, container, "--", *command]
+    inputs = [f"--env={name}={value}" for name, value in (variables or {}).items()]
+    return [*COMMAND, "run", "--isolation=chroot", *inputs, container, "--", *command]

@@ -37,5 +37,5 @@ def mounts(configuration: str) -> list[str]:
     paths = {Path(unquote(urlsplit(name).path)) for name in named}
     # The files of an index are next to the folder of its pages.
     paths = {path.parent if path.name == "simple" else path for path in paths}
-    found = {path.parent if path.is_file() else path for path in paths if path.exists()}
-    return [f"{path}:{path}:ro" for path in sorted(found)]
+    result = {path.parent if path.is_file() else path for path in paths if path.exists()}
+    return [f"{path}:{path}:ro" for path in sorted(result)]

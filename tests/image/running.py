@@ -61,8 +61,8 @@ class Running:
         # With a read-only root Debian's buildah fails during clean-up, after the command: the
         # output is complete, and the exit code is lost.
         got = ["sh", "-c", '"$@" 2>&1 && echo "went well"; true', "sh", *command]
-        asked = run_command(self.container, got, variables)
-        said = subprocess.run(asked, capture_output=True, text=True).stdout
+        request = run_command(self.container, got, variables)
+        said = subprocess.run(request, capture_output=True, text=True).stdout
         return said.endswith("went well\n"), said.removesuffix("went well\n").strip()
 
     @contextmanager
@@ -86,8 +86,8 @@ class Running:
 
 def volume(container: str) -> Path:
     """Folder of the one volume that the image declares."""
-    found = json.loads(buildah("inspect", container))["ContainerID"]
-    kept = STORE / "images" / "vfs-containers" / found / "userdata" / "buildah-volumes"
+    result = json.loads(buildah("inspect", container))["ContainerID"]
+    kept = STORE / "images" / "vfs-containers" / result / "userdata" / "buildah-volumes"
     [folder] = kept.iterdir()
     return folder
 
@@ -104,15 +104,15 @@ def first_process_of(user: int) -> int:
             is_buildah = (folder / "cmdline").read_bytes().startswith(b"buildah")
             if state != "Z" and not is_buildah:  # not an orphaned zombie
                 parents[int(folder.name)] = int(parent)
-    [found] = [process for process, parent in parents.items() if parent not in parents]
-    return found
+    [result] = [process for process, parent in parents.items() if parent not in parents]
+    return result
 
 
 def raise_loopback() -> None:
     """Bring `lo` up; it is down in a new network namespace."""
     up, running, set_flags = 0x1, 0x40, 0x8914
-    with socket.socket() as asked:
-        fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up | running))
+    with socket.socket() as request:
+        fcntl.ioctl(request, set_flags, struct.pack("16sh14x", b"lo", up | running))
 
 
 def make_read_only(container: str, root: Path) -> None:

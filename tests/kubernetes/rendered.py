@@ -30,8 +30,8 @@ def render(folder: Path) -> list[dict[str, Any]]:
 
 def resource(overlay: str, kind: str) -> dict[str, Any]:
     """The only resource of a kind."""
-    [found] = [one for one in rendered(overlay) if one["kind"] == kind]
-    return found
+    [result] = [one for one in rendered(overlay) if one["kind"] == kind]
+    return result
 
 
 def workload(overlay: str) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def pod(overlay: str) -> dict[str, Any]:
 
 
 def container(overlay: str) -> dict[str, Any]:
-    [found] = pod(overlay)["spec"]["containers"]
-    return found
+    [result] = pod(overlay)["spec"]["containers"]
+    return result
 
 
 def environment(overlay: str) -> dict[str, str]:

@@ -120,24 +120,24 @@ def test_the_pod_is_confined_and_of_the_images_user(overlay):
 
 def test_the_kustomization_of_the_page_sets_namespace_and_image(overlay, tmp_path):
     [written] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
-    place = os.path.relpath(MANIFESTS / overlay, tmp_path)
-    changed = written.replace("deploy/kubernetes/redis", place)
+    path = os.path.relpath(MANIFESTS / overlay, tmp_path)
+    changed = written.replace("deploy/kubernetes/redis", path)
     assert changed != written
     (tmp_path / "kustomization.yaml").write_text(changed)
-    found = render(tmp_path)
-    assert {one["metadata"]["namespace"] for one in found} == {"dualstream"}
-    [pods] = [one["spec"]["template"] for one in found if "template" in one["spec"]]
+    result = render(tmp_path)
+    assert {one["metadata"]["namespace"] for one in result} == {"dualstream"}
+    [pods] = [one["spec"]["template"] for one in result if "template" in one["spec"]]
     name, version = container(overlay)["image"].split(":")
     assert pods["spec"]["containers"][0]["image"] == f"registry.example/{name}:{version}"
 
 
 def test_rules_are_those_of_the_file(overlay):
     assert TARGET.read_text() == manifest(), "run: python -m deploy.kubernetes.prometheus_rule"
-    [given] = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"]
+    [inputs] = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"]
     [group] = resource(overlay, "PrometheusRule")["spec"]["groups"]
-    for rule in (*given["rules"], *group["rules"]):
+    for rule in (*inputs["rules"], *group["rules"]):
         rule["expr"] = " ".join(rule["expr"].split())  # kubectl breaks long lines elsewhere
-    assert group == given
+    assert group == inputs
 
 
 QUANTILE_TEST = """

@@ -32,20 +32,20 @@ def server(*flags: str) -> Iterator[str]:
     """URL of a new server."""
     with tempfile.TemporaryDirectory(prefix="dualstream-described-") as folder:
         store = f"sqlite:///{Path(folder) / 'described.db'}"
-        given = ["--max-model-bytes", str(MODEL_BYTES), *flags]
-        with ServerProcess(store, given) as running:
+        inputs = ["--max-model-bytes", str(MODEL_BYTES), *flags]
+        with ServerProcess(store, inputs) as running:
             yield running.url
 
 
-def rounds(cases: int, seed: int, found: Found) -> list[int]:
+def rounds(cases: int, seed: int, result: Found) -> list[int]:
     """Run rounds up to this number of cases; returns their seeds."""
     seeds = []
-    while found.cases.total() < cases:
+    while result.cases.total() < cases:
         with server() as url:
             seeds.append(seed)
-            run(url, seed, EXAMPLES, found, scenarios=SCENARIOS)
+            run(url, seed, EXAMPLES, result, scenarios=SCENARIOS)
         seed += 1
-        say(f"seed {seeds[-1]}: {found.cases.total()} cases, {len(found.failures)} failures")
+        say(f"seed {seeds[-1]}: {result.cases.total()} cases, {len(result.failures)} failures")
     return seeds
 
 
@@ -55,31 +55,31 @@ def with_keys(seed: int) -> dict[str, Found]:
     got: dict[str, Found] = {}
     with server("--keys", ";".join(key.line() for _, key in keys.values())) as url:
         for name in WHO:
-            found = got[name] = Found()
+            result = got[name] = Found()
             shown = keys[name][0] if name in keys else None
             phases = PHASES if name == "admin" else ("coverage",)
-            run(url, seed, EXAMPLES, found, key=shown, phases=phases)
+            run(url, seed, EXAMPLES, result, key=shown, phases=phases)
             if name != "admin":
-                for label, status in wrongly_let_in(found, name if shown else None):
-                    found.failures["scope", label, str(status)] = f"{name} was answered {status}"
-            say(f"with the key of {name}: {found.cases.total()} cases")
+                for label, status in wrongly_let_in(result, name if shown else None):
+                    result.failures["scope", label, str(status)] = f"{name} was answered {status}"
+            say(f"with the key of {name}: {result.cases.total()} cases")
     return got
 
 
-def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list[str]:
-    total = found.cases.total()
+def section(result: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list[str]:
+    total = result.cases.total()
     statuses = Counter[int]()
-    for (_, status), count in found.statuses.items():
+    for (_, status), count in result.statuses.items():
         statuses[status] += count
-    operations = len({label for label, _ in found.statuses})
-    failures = [one for each in (found, *keyed.values()) for one in each.failures]
+    operations = len({label for label, _ in result.statuses})
+    failures = [one for each in (result, *keyed.values()) for one in each.failures]
     lines = [
         f"`python -m tests.openapi_fuzz`: schemathesis {schemathesis.__version__} generates"
         " requests from `/openapi.json` and checks a real server's answers, with all its checks.",
         "",
         f"**{total:,} cases of {operations} operations without keys** (seeds"
         f" {seeds[0]} to {seeds[-1]}; "
-        + ", ".join(f"{name} {found.cases[name]:,}" for name in PHASES)
+        + ", ".join(f"{name} {result.cases[name]:,}" for name in PHASES)
         + f"; stateful scenarios follow the description's links for up to {STEPS} requests).",
         f"Found: {'nothing' if not failures else f'**{len(failures)} failures**'}.",
         "Answers: " + ", ".join(f"{status}: {n:,}" for status, n in sorted(statuses.items())) + ".",
@@ -87,7 +87,7 @@ def section(found: Found, seeds: Sequence[int], keyed: dict[str, Found]) -> list
         "",
         "| check | made |",
         "|---|---|",
-        *(f"| {name} | {count:,} |" for name, count in sorted(found.checks.items())),
+        *(f"| {name} | {count:,} |" for name, count in sorted(result.checks.items())),
         "",
         "With keys:",
         "",
@@ -118,16 +118,16 @@ def main() -> bool:
     parser = ArgumentParser(prog="python -m tests.openapi_fuzz")
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
-    given = parser.parse_args()
-    began, found = time.monotonic(), Found()
-    seeds = rounds(given.cases, given.seed, found)
-    keyed = with_keys(given.seed)
-    record(TITLE, section(found, seeds, keyed))
-    for each in (found, *keyed.values()):
+    inputs = parser.parse_args()
+    began, result = time.monotonic(), Found()
+    seeds = rounds(inputs.cases, inputs.seed, result)
+    keyed = with_keys(inputs.seed)
+    record(TITLE, section(result, seeds, keyed))
+    for each in (result, *keyed.values()):
         for what, got in each.failures.items():
             say(f"{what}\n{got}\n")
-    say(f"{found.cases.total()} cases in {time.monotonic() - began:.0f} s")
-    return not any(each.failures for each in (found, *keyed.values()))
+    say(f"{result.cases.total()} cases in {time.monotonic() - began:.0f} s")
+    return not any(each.failures for each in (result, *keyed.values()))
 
 
 if __name__ == "__main__":

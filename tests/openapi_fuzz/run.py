@@ -97,12 +97,12 @@ def run(
             into.failures.setdefault(("error", label, type(event).__name__), str(what))
 
 
-def wrongly_let_in(found: Found, scope: str | None) -> Iterator[tuple[str, int]]:
+def wrongly_let_in(result: Found, scope: str | None) -> Iterator[tuple[str, int]]:
     """Answers, by operation and status, that a key of this scope (or none) must not get."""
     has = KeyScope.NOTHING if scope is None else SCOPES[scope]
     # Some cases replace the key by a wrong one; 400: malformed HTTP.
     refused = (400, 401) if scope is None else (400, 401, 403)
-    for label, status in found.statuses:
+    for label, status in result.statuses:
         method, _, path = label.partition(" ")
         if requirement_of(method, path).scope > has and status not in refused:
             yield label, status
@@ -117,7 +117,7 @@ def _config(
     only: Sequence[str],
 ) -> SchemathesisConfig:
     generation = {"max-examples": examples, "no-shrink": True, "database": "none"}
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "seed": seed,
         "continue-on-failure": True,
         "request-timeout": 60,
@@ -135,14 +135,14 @@ def _config(
     }
     if only:
         # With entries of operations, `schema.include` has no effect.
-        given["operations"] += [{"exclude-operation-id": list(only), "enabled": False}]
-    given["phases"]["stateful"] |= {
+        fields["operations"] += [{"exclude-operation-id": list(only), "enabled": False}]
+    fields["phases"]["stateful"] |= {
         "max-steps": STEPS,
         "generation": generation | {"max-examples": scenarios},
     }
     if key is not None:
-        given["auth"] = {"openapi": {"key": {"bearer": key}}}
-    return SchemathesisConfig.from_dict(given)
+        fields["auth"] = {"openapi": {"key": {"bearer": key}}}
+    return SchemathesisConfig.from_dict(fields)
 
 
 _TEXTS = ("application/x-ndjson", "text/csv", "text/x-vw", "text/x-libsvm")

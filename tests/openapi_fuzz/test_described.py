@@ -13,12 +13,12 @@ PHASES = (
 
 
 def test_what_is_served_is_as_described(tmp_path):
-    found = Found()
+    result = Found()
     with ServerProcess(f"sqlite:///{tmp_path / 'd.db'}", ["--max-model-bytes", "33554432"]) as it:
         for phase, examples, only in PHASES:
-            run(it.url, SEED, examples, found, phases=(phase,), only=only)
-    assert not found.failures, found.failures
-    assert found.cases.total() >= 250, found.cases
+            run(it.url, SEED, examples, result, phases=(phase,), only=only)
+    assert not result.failures, result.failures
+    assert result.cases.total() >= 250, result.cases
     # No findings are worth nothing without requests: all checks ran, and links were followed.
-    assert len(found.checks) == 14 and found.cases["stateful"] >= 20
-    assert found.statuses["PUT /models/{model_id}", 201] and found.statuses["GET /models", 200]
+    assert len(result.checks) == 14 and result.cases["stateful"] >= 20
+    assert result.statuses["PUT /models/{model_id}", 201] and result.statuses["GET /models", 200]

@@ -43,10 +43,10 @@ def serving(folder: Path) -> Iterator[Serve]:
     with ExitStack() as running:
 
         def start(
-            wait: bool = True, features: tuple[Feature, ...] = FEATURES, **given: object
+            wait: bool = True, features: tuple[Feature, ...] = FEATURES, **options: object
         ) -> TestClient:
-            given.setdefault("store", f"sqlite:///{folder / 'test.db'}")
-            app = create_app(Settings(**given), features=features)
+            options.setdefault("store", f"sqlite:///{folder / 'test.db'}")
+            app = create_app(Settings(**options), features=features)
             client = running.enter_context(TestClient(app))
             deadline = time.monotonic() + 30
             while wait and not app.startup.is_ready:

@@ -159,12 +159,12 @@ async def test_an_error_that_nobody_awaits_is_not_logged_and_one_that_is_awaited
 
 def sizes(pace: Pace, rows: int, seconds_of: float) -> list[int]:
     """Rows of the slices of a batch whose rows take `seconds_of` each."""
-    found = []
+    results = []
     while rows:
-        found.append(pace.next_slice(rows, 0))
-        pace.measured(pace.cost.seconds(found[-1], 0), found[-1] * seconds_of)
-        rows -= found[-1]
-    return found
+        results.append(pace.next_slice(rows, 0))
+        pace.measured(pace.cost.seconds(results[-1], 0), results[-1] * seconds_of)
+        rows -= results[-1]
+    return results
 
 
 def test_the_first_slice_is_small_and_the_next_ones_follow_the_clock():
@@ -227,9 +227,9 @@ def test_the_watch_keeps_nothing_of_the_code_that_blocked_the_loop() -> None:
     async def scenario() -> None:
         watching = asyncio.create_task(LoopWatch(lambda late: None).run())
         await asyncio.sleep(0.2)
-        found = blocks(Large())
+        result = blocks(Large())
         await asyncio.sleep(0.1)
-        assert found() is None
+        assert result() is None
         watching.cancel()
 
     asyncio.run(scenario())

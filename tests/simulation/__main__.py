@@ -58,15 +58,15 @@ def main() -> bool:
     parser.add_argument("--first", type=int, default=0, help="seed")
     parser.add_argument("--last", type=int, default=10_000, help="seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes that play schedules")
-    given = parser.parse_args()
-    seeds = range(given.first, given.last + 1)
-    if given.what.isdigit():
-        return replay(int(given.what))
+    inputs = parser.parse_args()
+    seeds = range(inputs.first, inputs.last + 1)
+    if inputs.what.isdigit():
+        return replay(int(inputs.what))
     logging.disable(logging.CRITICAL)
-    if given.what == "run":
-        return run(seeds, given.jobs)
-    if given.what == "hunt" and set(given.bugs) <= set(BUGS):
-        return hunt(given.bugs or list(BUGS), seeds, given.jobs, say)
+    if inputs.what == "run":
+        return run(seeds, inputs.jobs)
+    if inputs.what == "hunt" and set(inputs.bugs) <= set(BUGS):
+        return hunt(inputs.bugs or list(BUGS), seeds, inputs.jobs, say)
     parser.error(f"planted faults are {', '.join(BUGS)}")
 
 

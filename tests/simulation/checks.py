@@ -125,14 +125,14 @@ def _copies(log: Log, truth: Truth, kind: models.Kind) -> list[str]:
     ends = {0: first_chain(log.incarnation)} | {entry.seq: entry.chain for entry in log.whole}
     for digest, seq in truth.copies.items():
         data = log.ever_stored[digest]
-        found, at, chain = read_copy(data, digest, kind.resolved, log.incarnation, ALL.parts)
+        result, at, chain = read_copy(data, digest, kind.resolved, log.incarnation, ALL.parts)
         if at != seq:
             problems.append(f"{log.id}: the copy {digest[:8]} of seq {seq} has seq {at}")
         may_be_lost = ends.get(at) != chain and (at in ends or log.cuts)
         if at not in truth.states or may_be_lost and digest not in truth.made_here:
             continue
         then = truth.states[at]
-        arrays = {name: array.tobytes() for name, array in found.arrays().items()}
+        arrays = {name: array.tobytes() for name, array in result.arrays().items()}
         wrong = [name for name in then if arrays[name] != then[name]]
         problems += [f"{log.id}: the copy of seq {at} is wrong: {', '.join(wrong)}"] * bool(wrong)
     return problems
@@ -171,28 +171,28 @@ def _keys(truth: Truth) -> list[str]:
 
 def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
     """The response about rows or a control is what the journal makes of them."""
-    placed, receipt = acked.receipt.placed, acked.receipt
-    if placed.conflict or placed.duplicate or log.was_cut_below(placed.seq, acked.began):
+    placement, receipt = acked.receipt.placed, acked.receipt
+    if placement.conflict or placement.duplicate or log.was_cut_below(placement.seq, acked.began):
         return []
     if isinstance(acked.request, ControlRequest):
-        there, asked = truth.controls.get(placed.seq), acked.request.control
-        if there is None or (there.kind, there.fields) != (asked.kind, asked.fields):
-            return [f"{log.id}: the control acknowledged at seq {placed.seq} is not there"]
-        got, true = receipt.control_outcome, truth.control_outcomes[placed.seq]
+        there, request = truth.controls.get(placement.seq), acked.request.control
+        if there is None or (there.kind, there.fields) != (request.kind, request.fields):
+            return [f"{log.id}: the control acknowledged at seq {placement.seq} is not there"]
+        got, true = receipt.control_outcome, truth.control_outcomes[placement.seq]
         if got is None:
-            return [f"{log.id}: no outcome was returned for the control at {placed.seq}"]
+            return [f"{log.id}: no outcome was returned for the control at {placement.seq}"]
         if (got.refusal, got.rows) != (true.refusal, true.rows):
             return [
-                f"{log.id}: at seq {placed.seq} the response was {got!r}, the truth is {true!r}"
+                f"{log.id}: at seq {placement.seq} the response was {got!r}, the truth is {true!r}"
             ]
         return []
-    if placed.count != acked.request.parts[0].count:
-        return [f"{log.id}: {placed} for {acked.request.parts[0].count} rows"]
-    place = slice(placed.first_seq - 1, placed.seq)
-    if receipt.scores is not None and not _same(receipt.scores, truth.scores[place]):
-        return [f"{log.id}: the response has other scores for {placed}"]
-    if receipt.losses is not None and not _same(receipt.losses, truth.losses[place]):
-        return [f"{log.id}: the response has other losses for {placed}"]
+    if placement.count != acked.request.parts[0].count:
+        return [f"{log.id}: {placement} for {acked.request.parts[0].count} rows"]
+    position = slice(placement.first_seq - 1, placement.seq)
+    if receipt.scores is not None and not _same(receipt.scores, truth.scores[position]):
+        return [f"{log.id}: the response has other scores for {placement}"]
+    if receipt.losses is not None and not _same(receipt.losses, truth.losses[position]):
+        return [f"{log.id}: the response has other losses for {placement}"]
     return []
 
 
@@ -222,8 +222,8 @@ def held_unclean(world: "World") -> list[str]:
     """A process that has loaded a model removes unlearned samples from the store."""
     problems = []
     for log in world.store.logs.values():
-        held = [model for worker in world.workers if (model := worker.cached(log)) is not None]
-        for model in held[:1]:
+        kept = [model for worker in world.workers if (model := worker.cached(log)) is not None]
+        for model in kept[:1]:
             unlearned_seq = model.replica.parts.forgotten_seq
             problems += _unlearned(log, unlearned_seq, world.kind_of(log.id))
     return problems
@@ -303,6 +303,6 @@ def _state(name: str, model: Model, log: Log, expected: dict[str, bytes]) -> lis
             f"{name} holds {log.id} at seq {replica.seq} {replica.chain[:8]},"
             f" the journal ends at {log.seq} {log.chain[:8]}"
         ]
-    found = replica.state.arrays()
-    wrong = [key for key in expected if key not in found or found[key].tobytes() != expected[key]]
+    result = replica.state.arrays()
+    wrong = [key for key in expected if key not in result or result[key].tobytes() != expected[key]]
     return [f"{name} has other bits of {log.id} at seq {log.seq}: {', '.join(wrong)}"] * bool(wrong)

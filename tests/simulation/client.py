@@ -77,8 +77,8 @@ class Client:
         elif luck < (0.85 if kind.is_refitted else 0.7):
             await self._order(model_id)
         elif luck < 0.9:
-            asked = self._chance.randrange(3)
-            await self.ask(lambda worker: worker.predict(model_id, asked))
+            request = self._chance.randrange(3)
+            await self.ask(lambda worker: worker.predict(model_id, request))
         elif luck < 0.95:
             await self._refresh(model_id)
         else:

@@ -104,8 +104,8 @@ class Stage:
     def refuse_snapshots(self) -> None:
         """No worker writes one for some time."""
         for worker in self.world.workers:
-            place = (worker, "snapshot_put", self.model_id)
-            self._misfortune.meet(*place, fault=Fault.REFUSED, times=MANY)
+            position = (worker, "snapshot_put", self.model_id)
+            self._misfortune.meet(*position, fault=Fault.REFUSED, times=MANY)
 
     def lose_from(self, seq: int) -> None:
         """The log loses this record, and all behind it, but no snapshot."""
@@ -337,13 +337,13 @@ async def reference_lost(on: Stage) -> None:
     """The optimum of a window is asked for; of that the log loses rows, and others come there."""
     await on.bring(on.worker, 2)
     for _ in range(MANY):
-        found = on.begin(on.ask(lambda worker: worker.refer(on.model_id), on.worker))
+        result = on.begin(on.ask(lambda worker: worker.refer(on.model_id), on.worker))
         await on.moment(AWHILE_S)
         if on.log is not None:
             on.lose_from(on.log.seq)
         await on.bring(on.other, rows=1)
         await asyncio.gather(
-            found, on.ask(lambda worker: worker.refer(on.model_id), on.worker), on.bring(on.worker)
+            result, on.ask(lambda worker: worker.refer(on.model_id), on.worker), on.bring(on.worker)
         )
 
 
@@ -377,11 +377,11 @@ async def labels_repeated(on: Stage) -> None:
     """Of two labels one finds its row; the other one's waits, or has one, when both come again."""
     for _ in range(MANY):
         tags = on.world.new_tag(), on.world.new_tag()
-        found, missed = (
+        result, missed = (
             partial(serve, model_id=on.model_id, tag=tag, default=False) for tag in tags
         )
         both = partial(label_both, model_id=on.model_id, tags=tags)
-        await on.ask(found, on.worker)
+        await on.ask(result, on.worker)
         await on.ask(both, on.worker)
         await on.ask(missed, on.other)
         if on.world.chance.random() < 0.5:
@@ -398,22 +398,22 @@ async def learn(model_id: str, request: Request, worker: "Worker") -> None:
 async def whole_in_conflict(on: Stage) -> None:
     """Of rows that are to be learned whole or not at all one has the id of another."""
     for _ in range(MANY):
-        known, tag = on.world.new_tag(), on.world.new_tag()
+        previous, tag = on.world.new_tag(), on.world.new_tag()
         while size_of(tag) != 2:
             tag = on.world.new_tag()
         on.world.notes.wholes.append((on.model_id, tag))
-        asked = [
+        requests = [
             on.ask(partial(learn, on.model_id, request), worker)
             for request, worker in (
-                (named_request(known), on.worker),
-                (whole_request(tag, known), on.other),
+                (named_request(previous), on.worker),
+                (whole_request(tag, previous), on.other),
             )
         ]
         if on.world.chance.random() < 0.5:
-            await asked[0]
-            await asked[1]
+            await requests[0]
+            await requests[1]
         else:
-            await asyncio.gather(*map(on.begin, asked))
+            await asyncio.gather(*map(on.begin, requests))
 
 
 PLOTS = (

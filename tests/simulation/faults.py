@@ -205,17 +205,17 @@ class Connection:
         self._at = network.scheduler.at
 
     def append(self, request: AppendRequest) -> "asyncio.Future[Appended]":
-        parts, held, incarnation = request.parts, request.held, request.incarnation
-        given = msgspec.structs.replace(request, parts=tuple(parts))
-        asked, got = self._network.scheduler.steps, self._loop.create_future()
-        lag = self._lag_of(_kind_of(parts, held), request.model)
-        answer = self._sent(_APPEND, "append", given, lag=lag)
+        parts, kept, incarnation = request.parts, request.held, request.incarnation
+        inputs = msgspec.structs.replace(request, parts=tuple(parts))
+        query, got = self._network.scheduler.steps, self._loop.create_future()
+        lag = self._lag_of(_kind_of(parts, kept), request.model)
+        answer = self._sent(_APPEND, "append", inputs, lag=lag)
 
         def see(_: object) -> None:
             if got.cancelled():
                 return
-            if held is not None and isinstance(got.exception(), NotHeld):
-                self.unheld.append((incarnation, held, asked))
+            if kept is not None and isinstance(got.exception(), NotHeld):
+                self.unheld.append((incarnation, kept, query))
             # An append that only moves a cursor is not compared with a replica.
             if not parts or got.exception() is not None:
                 return
@@ -276,11 +276,13 @@ class Connection:
     async def heads(self, models: Sequence[str]) -> "Sequence[Head | JournalUnavailable | None]":
         stood = [self._stands_at(model) for model in models]
         heads, at = await self._call(_READ, "heads", tuple(models))
-        for model, place, head in zip(models, stood, heads, strict=True):
-            if place is not None and head is not None and head.seq <= place.seq:
-                is_behind = head.seq < place.seq
-                if is_behind or (head.chain != place.chain and self._stands_at(model) == place):
-                    self.unheld.append((head.incarnation, place, at))
+        for model, position, head in zip(models, stood, heads, strict=True):
+            if position is not None and head is not None and head.seq <= position.seq:
+                is_behind = head.seq < position.seq
+                if is_behind or (
+                    head.chain != position.chain and self._stands_at(model) == position
+                ):
+                    self.unheld.append((head.incarnation, position, at))
         return heads  # type: ignore[no-any-return]
 
     async def revision(self) -> Revision | None:
@@ -312,10 +314,10 @@ class Connection:
     async def read(
         self, model: str, incarnation: str, after: int, limit_bytes: int = ENTRY_BYTES
     ) -> "list[Entry]":
-        found, at = await self._call(_READ, "read", model, incarnation, after, limit_bytes)
-        if found:
+        result, at = await self._call(_READ, "read", model, incarnation, after, limit_bytes)
+        if result:
             self.read_at[incarnation, after] = at
-        return found  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
@@ -351,12 +353,12 @@ class Connection:
         data: bytes,
         replaces: bool = False,
     ) -> bool:
-        given = (model, incarnation, seq, chain, data, replaces)
-        asked = self._network.scheduler.steps
+        inputs = (model, incarnation, seq, chain, data, replaces)
+        request = self._network.scheduler.steps
         try:
-            return (await self._call(_WRITE, "snapshot_put", *given))[0]
+            return (await self._call(_WRITE, "snapshot_put", *inputs))[0]
         except NotHeld:
-            self.unheld.append((incarnation, LogPosition(seq, chain), asked))
+            self.unheld.append((incarnation, LogPosition(seq, chain), request))
             raise
 
     async def snapshots(self, model: str, incarnation: str) -> "list[LogPosition]":
@@ -383,8 +385,8 @@ class Connection:
     async def version_put(
         self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
-        given = (model, incarnation, version, change)
-        return (await self._call(_WRITE, "version_put", *given))[0]
+        inputs = (model, incarnation, version, change)
+        return (await self._call(_WRITE, "version_put", *inputs))[0]
 
     async def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
         return (await self._call(_READ, "version_get", model, incarnation, name))[0]
@@ -414,21 +416,21 @@ class Connection:
     async def list(self, after: str = "", limit: int = 100) -> "list[ModelRecord]":
         return (await self._call(_READ, "list", after, limit))[0]
 
-    async def _call(self, possible: Sequence[Fault], name: str, *given: Any) -> tuple[Any, int]:
+    async def _call(self, possible: Sequence[Fault], name: str, *args: Any) -> tuple[Any, int]:
         """What the store answered, and at which step it did what was asked."""
         if self._loop.is_dying:
             raise asyncio.CancelledError
-        lag = self._lag_of(name, given[0]) if given else NO_LAG
-        return await self._sent(possible, name, *given, lag=lag)  # type: ignore[no-any-return]
+        lag = self._lag_of(name, args[0]) if args else NO_LAG
+        return await self._sent(possible, name, *args, lag=lag)  # type: ignore[no-any-return]
 
     def _sent(
-        self, possible: Sequence[Fault], name: str, *given: Any, lag: Lags = NO_LAG
+        self, possible: Sequence[Fault], name: str, *args: Any, lag: Lags = NO_LAG
     ) -> "asyncio.Future[Any]":
         """Told by what `_call` returns, once the call is answered."""
         fault = self._network.fault(possible)
         answer = self._loop.create_future()
         hop = HOP_S * self._network.chance.random()
-        call = (name, given)
+        call = (name, args)
         if fault is None:
             there, back = lag
             do = self._do if there < LONG_S else self._do_unless_dead
@@ -453,27 +455,27 @@ class Connection:
         if not answer.done():
             answer.set_exception(error)
 
-    def _do_unless_dead(self, *given: Any) -> None:
+    def _do_unless_dead(self, *args: Any) -> None:
         """What is on its way for so long waits in its process, and dies with it."""
         if not self._loop.is_dead:
-            self._do(*given)
+            self._do(*args)
 
     def _do(self, answer: Any, call: tuple[str, Any], back: float) -> None:
         """The request has come to the store."""
-        name, given = call
+        name, inputs = call
         error: JournalError | None = None
         result = None
         try:
             if self._network.is_down:
                 raise JournalUnavailable("planted: outage")
-            result = getattr(self._network.store, name)(*given)
+            result = getattr(self._network.store, name)(*inputs)
         except JournalError as refusal:
             error = refusal
-        self._tell(name, error or result, given)
+        self._tell(name, error or result, inputs)
         if name == "append" and result is not None and result.seq is not None:
-            self._network.announce(given[0].model, result.seq)
+            self._network.announce(inputs[0].model, result.seq)
         if answer is not None:
-            done = (result, self._network.done_at(name, given, result))
+            done = (result, self._network.done_at(name, inputs, result))
             if back:
                 self._at(back, self._deliver, answer, done, error)
             else:

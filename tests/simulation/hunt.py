@@ -31,12 +31,12 @@ def hunt(bugs: Sequence[str], seeds: range, jobs: int, say: Callable[[str], None
     """Find the first of the seeds for each of these faults and write it down; whether all were."""
     firsts: dict[str, int] = {}
     for bug in bugs:
-        found = next((found for found in results(seeds, jobs, bug) if found.problems), None)
-        if found is None:
+        result = next((result for result in results(seeds, jobs, bug) if result.problems), None)
+        if result is None:
             say(f"     - {bug}")
             continue
-        say(f"{found.seed + 1:6} {bug}: {found.problems[0][:100]}")
-        firsts[bug] = found.seed
+        say(f"{result.seed + 1:6} {bug}: {result.problems[0][:100]}")
+        firsts[bug] = result.seed
         SEEDS.write_text(written(SEEDS.read_text(), firsts))
     return len(firsts) == len(bugs)
 
@@ -44,8 +44,8 @@ def hunt(bugs: Sequence[str], seeds: range, jobs: int, say: Callable[[str], None
 def written(text: str, firsts: Mapping[str, int]) -> str:
     """The text of seeds.py with these seeds in the place of former ones, or behind them."""
     for bug, seed in firsts.items():
-        text, known = re.subn(rf'("{re.escape(bug)}": )\d+', rf"\g<1>{seed}", text)
-        text = text if known else text.replace("\n}", f'\n    "{bug}": {seed},\n}}')
+        text, previous = re.subn(rf'("{re.escape(bug)}": )\d+', rf"\g<1>{seed}", text)
+        text = text if previous else text.replace("\n}", f'\n    "{bug}": {seed},\n}}')
     return text
 
 

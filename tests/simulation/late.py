@@ -68,12 +68,12 @@ class LateNotes:
 async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> None:
     """Predict the row of this tag and let it wait for its label, unless that is known."""
     notes, began = worker.world.notes, worker.world.scheduler.steps
-    known = notes.shown_by(worker)
+    previous = notes.shown_by(worker)
     with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
         rows = models.named_row(tag)
         scores, seq, chain = await model.replica.predict(models.rows_of(tag)[:1])
-        notes.saw_prediction(worker, model, ("row", tag), seq, chain, scores, known)
+        notes.saw_prediction(worker, model, ("row", tag), seq, chain, scores, previous)
         row = model.record.incarnation, tag
         notes.late.served[row].add((seq, float(scores[0])))
         notes.late.asked_at.setdefault(row, worker.world.scheduler.now)
@@ -125,7 +125,7 @@ async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> 
     What came behind the request, or waits by now, it did not find.
     """
     key, mark = make_key(KeyKind.REQUEST, f"l{tags}"), packed_label(1.0) * 2
-    labels = [Label(place, str(tag), models.label_of(tag)) for place, tag in enumerate(tags)]
+    labels = [Label(index, str(tag), models.label_of(tag)) for index, tag in enumerate(tags)]
     with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
         got = await learn_labels(worker.connection, model, labels, key, mark)
@@ -213,11 +213,11 @@ class LateRow(NamedTuple):
 def late_rows(rows: Rows, first_seq: int) -> Iterator[tuple[int, LateRow]]:
     """Each row by its seq, the first one of `first_seq`."""
     seqs, scores = rows.served_seqs, rows.served_scores
-    for place, tag in enumerate(models.tags_of(rows)):
-        y = float(rows.labels[place])  # type: ignore[index]
-        is_late = seqs is not None and seqs[place] >= 0
-        served = (int(seqs[place]), float(scores[place])) if is_late else (None, 0.0)  # type: ignore[index]
-        yield first_seq + place, LateRow(tag, y, *served)
+    for index, tag in enumerate(models.tags_of(rows)):
+        y = float(rows.labels[index])  # type: ignore[index]
+        is_late = seqs is not None and seqs[index] >= 0
+        served = (int(seqs[index]), float(scores[index])) if is_late else (None, 0.0)  # type: ignore[index]
+        yield first_seq + index, LateRow(tag, y, *served)
 
 
 def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Iterator[str]:

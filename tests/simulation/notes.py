@@ -54,21 +54,21 @@ class Notes:
 
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
         """At an answer the replica has learned what it acknowledges, with that outcome."""
-        replica, placed = model.replica, receipt.placed
+        replica, placement = model.replica, receipt.placed
         log = self.log_of(model)
-        if log is None or placed.conflict:
+        if log is None or placement.conflict:
             return
-        place = (worker.name, worker.began, log.incarnation)
-        self._shown[place] = max(placed.seq, self._shown.get(place, 0))
+        position = (worker.name, worker.began, log.incarnation)
+        self._shown[position] = max(placement.seq, self._shown.get(position, 0))
         self.losses.saw_standing(worker, log, replica.chain)
-        if replica.seq < placed.seq:
+        if replica.seq < placement.seq:
             self.problems.append(
-                f"{worker.name} acknowledged seq {placed.seq}, its replica is at {replica.seq}"
+                f"{worker.name} acknowledged seq {placement.seq}, its replica is at {replica.seq}"
             )
-        is_new = not placed.duplicate
+        is_new = not placement.duplicate
         if is_new and receipt.scores is None and receipt.control_outcome is None:
-            if log.covered < placed.first_seq and not log.was_cut_below(placed.seq, began):
-                self.problems.append(f"{worker.name} does not know what came of {placed}")
+            if log.covered < placement.first_seq and not log.was_cut_below(placement.seq, began):
+                self.problems.append(f"{worker.name} does not know what came of {placement}")
 
     def saw_learned(
         self, worker: "Worker", model: Model, request: AnyRequest, receipt: Receipt
@@ -77,33 +77,33 @@ class Notes:
 
         This holds as far as it can know, which excludes entries before the snapshot that it loaded.
         """
-        log, placed, replica = self.log_of(model), receipt.placed, model.replica
+        log, placement, replica = self.log_of(model), receipt.placed, model.replica
         if log is None or not log.cuts or not isinstance(request, Request):
             return
-        if placed.duplicate or placed.conflict or not placed.count:
+        if placement.duplicate or placement.conflict or not placement.count:
             return
-        if not replica.lineage.start <= placed.seq <= replica.seq:
+        if not replica.lineage.start <= placement.seq <= replica.seq:
             return
-        entry = log.leading_to(replica.chain, placed.seq)
+        entry = log.leading_to(replica.chain, placement.seq)
         if entry is not None and request.parts[0].body not in entry.body:
             self.problems.append(
-                f"{worker.name} acknowledged {placed}, but other records are there"
+                f"{worker.name} acknowledged {placement}, but other records are there"
             )
 
-    def saw_reference(self, worker: "Worker", model: Model, found: Reference) -> None:
+    def saw_reference(self, worker: "Worker", model: Model, result: Reference) -> None:
         """An optimum is of a window that the replica has had, and of that where it still stands."""
-        replica, got = model.replica, f"{worker.name} reports {model.record.id} {found.place}"
+        replica, got = model.replica, f"{worker.name} reports {model.record.id} {result.place}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
-        if not replica.lineage.includes(found.place.seq, found.place.chain):
+        if not replica.lineage.includes(result.place.seq, result.place.chain):
             self.problems.append(f"{got}, but is at {replica.position}")
-        elif found.place == replica.position and not model.job(References)._is_ending:
+        elif result.place == replica.position and not model.job(References)._is_ending:
             kept = replica.parts.find(ServedLosses)
             losses = np.empty(0) if kept is None else kept.last(len(kept))
-            again = _solve(found.place, problems_of(replica.learner), losses, lambda: False)
+            again = _solve(result.place, problems_of(replica.learner), losses, lambda: False)
             # Of the same rows, which a rebuilding may have brought in another order.
-            if not isclose(again.lower, found.lower) or not isclose(again.regret, found.regret):
-                self.problems.append(f"{got}: {found.lower}, it is {again.lower}")
+            if not isclose(again.lower, result.lower) or not isclose(again.regret, result.regret):
+                self.problems.append(f"{got}: {result.lower}, it is {again.lower}")
 
     def saw_forgotten(self, refusal: OutcomeForgotten, began: int) -> None:
         """No model has as many controls as outcomes are kept: an outcome is kept, or was lost."""
@@ -119,17 +119,17 @@ class Notes:
         the entry. But an answer that arrives once the entry has been trimmed only holds its
         position.
         """
-        log, placed = self.log_of(model), receipt.placed
+        log, placement = self.log_of(model), receipt.placed
         if log is None or receipt.scores is not None or receipt.control_outcome is not None:
             return
-        if placed.duplicate or placed.conflict or log.was_cut_below(placed.seq, began):
+        if placement.duplicate or placement.conflict or log.was_cut_below(placement.seq, began):
             return
-        if log.trimmed >= placed.first_seq:
+        if log.trimmed >= placement.first_seq:
             return
-        (entry,) = (one for one in log.entries if one.first_seq <= placed.seq <= one.seq)
+        (entry,) = (one for one in log.entries if one.first_seq <= placement.seq <= one.seq)
         done = log.nonces[entry.nonce]
         if log.before[entry.chain] == stood and done.known == done.before and not done.left:
-            self.problems.append(f"{worker.name} does not return the outcome of {placed}")
+            self.problems.append(f"{worker.name} does not return the outcome of {placement}")
 
     def ended(self, model: Model) -> int:
         """How often the end of the model's log has become another one."""
@@ -170,7 +170,7 @@ class Notes:
         self,
         worker: "Worker",
         model: Model,
-        asked: Hashable,
+        request: Hashable,
         seq: int,
         chain: str,
         scores: Any,
@@ -184,32 +184,34 @@ class Notes:
         if log is None:
             return
         self.losses.saw_standing(worker, log, chain)
-        behind = got.get(log.incarnation, 0)
-        if seq < behind and not log.was_cut_below(behind, worker.began):
-            self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {behind}")
-        known = worker.connection.answered_at.get(log.incarnation, worker.began)
-        died = log.died.get(chain, known)
+        later = got.get(log.incarnation, 0)
+        if seq < later and not log.was_cut_below(later, worker.began):
+            self.problems.append(f"{worker.name} serves seq {seq}, it had acknowledged {later}")
+        previous = worker.connection.answered_at.get(log.incarnation, worker.began)
+        died = log.died.get(chain, previous)
         if page := model.replica._applying:  # half of it may be learned
-            known = max(known, worker.connection.read_at.get((log.incarnation, page[-1].seq), 0))
+            previous = max(
+                previous, worker.connection.read_at.get((log.incarnation, page[-1].seq), 0)
+            )
             began = log.stood.get(chain, seq)
             of_page = [one.chain for one in page if began < one.first_seq <= seq]
-            died = min(log.died.get(one, known) for one in [chain, *of_page])
+            died = min(log.died.get(one, previous) for one in [chain, *of_page])
         if chain not in log.stood:
             self.problems.append(f"{worker.name} serves {chain[:8]}, which never was")
-        elif died < known:
+        elif died < previous:
             self.problems.append(
                 f"{worker.name} serves seq {seq} {chain[:8]}, lost at step {died},"
-                f" which it could know since step {known}"
+                f" which it could know since step {previous}"
             )
         elif any(
-            log.died.get(place.chain, asked_at) < asked_at and log.leads_past(place, chain)
-            for incarnation, place, asked_at in worker.connection.unheld
+            log.died.get(position.chain, asked_at) < asked_at and log.leads_past(position, chain)
+            for incarnation, position, asked_at in worker.connection.unheld
             if incarnation == log.incarnation
         ):
             self.problems.append(f"{worker.name} serves what goes on from a place that is not held")
         elif log.stood[chain] == seq:
-            place = (log.incarnation, seq, chain, asked)
-            if self._scores.setdefault(place, scores.tobytes()) != scores.tobytes():
+            position = (log.incarnation, seq, chain, request)
+            if self._scores.setdefault(position, scores.tobytes()) != scores.tobytes():
                 self.problems.append(f"{worker.name} predicts otherwise at seq {seq} {chain[:8]}")
 
     def log_of(self, model: Model) -> Log | None:

@@ -108,11 +108,13 @@ def refit_problems(
     stored = log.cursors.get(CURSOR)
     jobs = [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
     meant = {job.job: f"seq {job.seq}" if job.due is None else f"{job.due} rows" for job in jobs}
-    refits = {seq: found.fields["job"] for seq, found in controls.items() if found.kind == "refit"}
+    refits = {
+        seq: result.fields["job"] for seq, result in controls.items() if result.kind == "refit"
+    }
     got = [meant[job] for job in refits.values() if job in meant]
-    for seq, found in controls.items():
+    for seq, result in controls.items():
         # Weights know nothing of what came since they were computed: rows alone may have.
-        of = found.fields["seq"] if found.kind == "refit" and "records" in found.fields else seq
+        of = result.fields["seq"] if result.kind == "refit" and "records" in result.fields else seq
         if control_outcomes[seq].refusal is None and any(of < other < seq for other in controls):
             yield f"{log.id}: the weights of seq {of} entered at {seq}, behind a control"
     for seq in refits:
@@ -144,10 +146,10 @@ def _is_of(log: Log, control: Control, windows: Mapping[int, Problems]) -> bool:
         after = max(0, seq - models.WEIGHTS["refit"]["rows"])
         window = Window(models.DIM, seq)
         window.add([entry for entry in log.whole if entry.seq > after], after)
-        found = window.batch()
-        if found is None:
+        result = window.batch()
+        if result is None:
             return False
-        rows = found[max(0, len(found) - int(arrays["rows"][0])) :]
+        rows = result[max(0, len(result) - int(arrays["rows"][0])) :]
     run = begin_refit(windows[seq], control.fields["method"], models.TOL, MAX_EPOCHS, rows)
     run.run(lambda: False, lambda _: None)
     computed = run.refitted().arrays

@@ -107,8 +107,10 @@ class Store:
         return [self.logs[id].record() for id in ids]
 
     def heads(self, models: Sequence[str]) -> "list[Head | None]":
-        found = [self.logs.get(model) for model in models]
-        return [None if log is None else Head(log.incarnation, log.seq, log.chain) for log in found]
+        results = [self.logs.get(model) for model in models]
+        return [
+            None if log is None else Head(log.incarnation, log.seq, log.chain) for log in results
+        ]
 
     def revision(self) -> Revision:
         """Another one once any log ends otherwise, or is another one's."""
@@ -169,8 +171,8 @@ class Store:
             return None
         if not log.holds(repeats):
             raise NonceForgotten(log.id)
-        behind = [entry for entry in log.entries if entry.seq > repeats.seq]
-        for entry in behind:
+        later = [entry for entry in log.entries if entry.seq > repeats.seq]
+        for entry in later:
             if entry.nonce == nonce:
                 if entry.seq - entry.first_seq + 1 != sum(part.count for part in parts):
                     raise NonceForgotten(log.id)
@@ -179,15 +181,15 @@ class Store:
 
     def _append_new(self, log: Log, request: AppendRequest) -> Operation:
         nonce, parts = request.nonce, request.parts
-        cursor, copy, held = request.cursor, request.copy, request.held
+        cursor, copy, kept = request.cursor, request.copy, request.held
         if cursor is not None:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
         sorting = Deduplication(log.seq)
         sorting.process(parts, log.keys.get)
-        if held is not None and sorting.seq > log.seq and not log.holds(held):
-            raise NotHeld(log.id, held.seq, held.chain)
+        if kept is not None and sorting.seq > log.seq and not log.holds(kept):
+            raise NotHeld(log.id, kept.seq, kept.chain)
         if copy is not None and sorting.seq > log.seq:
             if copy not in log.stored:
                 raise UnknownCopy(log.id, copy)
@@ -248,16 +250,16 @@ class Store:
     ) -> "tuple[list[Entry], bool]":
         """Entries with after < last seq <= through up to a limit; whether there are more."""
         limit = min(self.answer_bytes, limit_bytes or self.answer_bytes)
-        found: list[Entry] = []
+        results: list[Entry] = []
         size = 0
         for entry in log.entries:
             if not after < entry.seq <= through:
                 continue
             size += len(entry.body) + ENTRY_OVERHEAD
-            if found and size > limit:
-                return found, True
-            found.append(entry)
-        return found, False
+            if results and size > limit:
+                return results, True
+            results.append(entry)
+        return results, False
 
     def known(self, model: str, incarnation: str, keys: Sequence[bytes]) -> "list[Known | None]":
         log = self.log(model, incarnation)
@@ -274,8 +276,8 @@ class Store:
     def trim(self, model: str, incarnation: str, through: int, behind: int | None = None) -> None:
         log = self.log(model, incarnation)
         if behind is not None:
-            held = self._held(log)
-            through = min(through, held[-1 - behind].seq) if behind < len(held) else 0
+            kept = self._held(log)
+            through = min(through, kept[-1 - behind].seq) if behind < len(kept) else 0
         gone = [entry for entry in log.entries if entry.seq <= through]
         if gone:
             log.let_go += gone
@@ -297,10 +299,10 @@ class Store:
         log = self.log(model, incarnation)
         if not log.holds(LogPosition(seq, chain)):
             raise NotHeld(model, seq, chain)
-        held = self._held(log)
-        if held and held[-1].seq >= seq + replaces:
+        stored = self._held(log)
+        if stored and stored[-1].seq >= seq + replaces:
             return False
-        older = [kept for kept in held if kept.seq < seq]
+        older = [kept for kept in stored if kept.seq < seq]
         log.snapshots = [*older, Snapshot(seq, chain, data)][-KEPT_SNAPSHOTS:]
         log.spoiled.discard(seq)
         log.covered = max(log.covered, seq)
@@ -363,25 +365,25 @@ class Store:
         self, model: str, incarnation: str, version: Version, change: Change | None = None
     ) -> tuple[Version, bool]:
         log = self.log(model, incarnation)
-        known = log.versions.get(version.name)
-        if known is not None and known.digest != version.digest:
+        previous = log.versions.get(version.name)
+        if previous is not None and previous.digest != version.digest:
             raise Conflict(f"version {version.name!r} of {model!r} already names another state")
-        if known is not None:
-            return known, False
-        place = LogPosition(version.seq, version.chain)
-        if not version.created_ms and not log.holds(place):
+        if previous is not None:
+            return previous, False
+        position = LogPosition(version.seq, version.chain)
+        if not version.created_ms and not log.holds(position):
             raise NotHeld(model, version.seq, version.chain)
         if version.digest not in log.stored:
             raise UnknownCopy(model, version.digest)
-        if not log.holds(place):
+        if not log.holds(position):
             log.misnamed.append(version.name)
         log.versions[version.name] = version
         self._keep(log, version.seq, change)
         return version, True
 
     def versions(self, model: str, incarnation: str) -> "list[Version]":
-        found = self.log(model, incarnation).versions.values()
-        return sorted(found, key=lambda version: (version.seq, version.name))
+        result = self.log(model, incarnation).versions.values()
+        return sorted(result, key=lambda version: (version.seq, version.name))
 
     def version_get(self, model: str, incarnation: str, name: str) -> Version | None:
         return self.log(model, incarnation).versions.get(name)
@@ -390,11 +392,11 @@ class Store:
         self, model: str, incarnation: str, name: str, change: Change | None = None
     ) -> bool:
         log = self.log(model, incarnation)
-        known = log.versions.pop(name, None)
-        if known is not None:
-            self._collect(log, known.digest)
+        previous = log.versions.pop(name, None)
+        if previous is not None:
+            self._collect(log, previous.digest)
             self._keep(log, log.seq, change)
-        return known is not None
+        return previous is not None
 
     def _collect(self, log: Log, digest: str) -> None:
         """Delete a copy that nothing names."""
@@ -417,8 +419,8 @@ class Store:
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> "list[PendingRow | None]":
         log = self.log(model, incarnation)
-        found = [log.waits.get(key) for key in keys]
-        return [None if row is None else self._as_found(row) for row in found]
+        results = [log.waits.get(key) for key in keys]
+        return [None if row is None else self._as_found(row) for row in results]
 
     def _as_found(self, row: PendingRow) -> PendingRow:
         now_ms = _ms(self._clock())
@@ -455,8 +457,8 @@ class Store:
         return row.due_ms <= _ms(self._clock())
 
     def lease(self, bucket: str, rate: int, needed: int, most: int) -> Lease:
-        given = (rate, needed, most, _ms(self._clock()))
-        self._buckets[bucket], lease = take(self._buckets.get(bucket), *given)
+        inputs = (rate, needed, most, _ms(self._clock()))
+        self._buckets[bucket], lease = take(self._buckets.get(bucket), *inputs)
         return lease
 
     def scrub(self, model: str, incarnation: str) -> bool:
@@ -467,8 +469,8 @@ class Store:
         return self.log(model, incarnation).cursors.get(name)
 
     def cursors(self, model: str, incarnation: str, prefix: str) -> dict[str, str]:
-        found = self.log(model, incarnation).cursors
-        return {name: found[name] for name in sorted(found) if name.startswith(prefix)}
+        result = self.log(model, incarnation).cursors
+        return {name: result[name] for name in sorted(result) if name.startswith(prefix)}
 
     def log(self, model: str, incarnation: str) -> Log:
         """The model's log. Raises ModelChanged."""

@@ -32,14 +32,14 @@ class Vanishing:
     async def get(self, model: str) -> ModelRecord:
         return self._store.get(model)
 
-    async def snapshot_get(self, *given: Any) -> None:
+    async def snapshot_get(self, *args: Any) -> None:
         return None
 
-    async def copy_get(self, *given: Any) -> bytes | None:
-        return self._store.copy_get(*given)
+    async def copy_get(self, *args: Any) -> bytes | None:
+        return self._store.copy_get(*args)
 
-    async def read(self, *given: Any) -> Any:
-        entries = self._store.read(*given)
+    async def read(self, *args: Any) -> Any:
+        entries = self._store.read(*args)
         if self._times:
             self._times -= 1
             self._log.lose(2, now=0, with_snapshots=True)
@@ -82,8 +82,8 @@ class LosingAfterItsHead(Vanishing):
             self._log.lose(2, now=0, with_snapshots=True)
         return record
 
-    async def read(self, *given: Any) -> Any:
-        return self._store.read(*given)
+    async def read(self, *args: Any) -> Any:
+        return self._store.read(*args)
 
 
 @pytest.mark.parametrize("is_planted", [False, True])
@@ -100,9 +100,9 @@ def test_a_refresh_looks_again_where_the_head_was_lost_before_it_was_read(is_pla
 class TrimmedMeanwhile(Vanishing):
     """A journal that is trimmed to its end between what is read and the copy that it names."""
 
-    async def copy_get(self, *given: Any) -> bytes | None:
+    async def copy_get(self, *args: Any) -> bytes | None:
         self._store.trim(self._log.id, self._log.incarnation, self._log.seq)
-        return await super().copy_get(*given)
+        return await super().copy_get(*args)
 
 
 @pytest.mark.parametrize("is_planted", [False, True])

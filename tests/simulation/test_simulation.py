@@ -44,9 +44,9 @@ def replayed_by(result: Result) -> str:
 @pytest.fixture
 def got(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
     """Where the cases of this run, of whichever process, say how often each fault happened."""
-    place = tmp_path_factory.getbasetemp().parent / f"simulated-{testrun_uid}"
-    place.mkdir(exist_ok=True)
-    return place
+    path = tmp_path_factory.getbasetemp().parent / f"simulated-{testrun_uid}"
+    path.mkdir(exist_ok=True)
+    return path
 
 
 @pytest.mark.parametrize("case", range(CASES))

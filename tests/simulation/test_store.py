@@ -8,7 +8,7 @@ import pytest
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Appended, AppendRequest, LogPosition, NotHeld, Part
 from tests.service.journal.groups import (
-    GIVEN,
+    CLIENT_SPEC,
     SPEC,
     keyed,
     label_key,
@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 
 def made() -> tuple[Store, Log]:
     store = Store()
-    record, _ = store.create("m", SPEC, GIVEN)
+    record, _ = store.create("m", SPEC, CLIENT_SPEC)
     return store, store.log("m", record.incarnation)
 
 
@@ -46,7 +46,7 @@ async def test_the_same_appends_have_the_same_answers(tmp_path: Path, seed: int)
     chance = random.Random(seed)
     store, log = made()
     journal = await open_journal(f"sqlite:///{tmp_path / 'journal.db'}")
-    other, _ = await journal.create("m", SPEC, GIVEN)
+    other, _ = await journal.create("m", SPEC, CLIENT_SPEC)
     nonce = 0
     for _ in range(60):
         group, known_seq = some_group(chance), chance.randrange(1 + log.seq)
@@ -70,25 +70,25 @@ async def test_stores_agree_on_expected_positions(tmp_path: Path, seed: int):
     chance = random.Random(seed)
     store, log = made()
     journal = await open_journal(f"sqlite:///{tmp_path / 'journal.db'}")
-    other, _ = await journal.create("m", SPEC, GIVEN)
+    other, _ = await journal.create("m", SPEC, CLIENT_SPEC)
     stood, refused = [(0, log.chain, other.chain)], 0
     for nonce in range(40):
         seq, mine, theirs = chance.choice(stood)
         seq += chance.randrange(2)
-        given = nonce.to_bytes(16, "big"), 0, [rows(*range(chance.randint(1, 3)))]
+        inputs = nonce.to_bytes(16, "big"), 0, [rows(*range(chance.randint(1, 3)))]
         try:
             appended = store.append(
-                AppendRequest("m", log.incarnation, *given, held=LogPosition(seq, mine))
+                AppendRequest("m", log.incarnation, *inputs, held=LogPosition(seq, mine))
             )
         except NotHeld:
             refused += 1
             with pytest.raises(NotHeld):
                 await journal.append(
-                    AppendRequest("m", other.incarnation, *given, held=LogPosition(seq, theirs))
+                    AppendRequest("m", other.incarnation, *inputs, held=LogPosition(seq, theirs))
                 )
             continue
         got = await journal.append(
-            AppendRequest("m", other.incarnation, *given, held=LogPosition(seq, theirs))
+            AppendRequest("m", other.incarnation, *inputs, held=LogPosition(seq, theirs))
         )
         assert got.seq == appended.seq == log.seq
         stood.append((log.seq, log.chain, got.chain))
@@ -126,8 +126,8 @@ def test_a_lost_label_leaves_its_row_waiting():
     assert store.remembered("m", log.incarnation, [label_key("a"), label_key("b")]) == [None, None]
     assert store.awaiting_labels() == []
     log.lose(1, now=0, with_snapshots=True)
-    found = store.remembered("m", log.incarnation, [label_key("a"), label_key("b")])
-    assert [row and row.body for row in found] == [None, b"other"]
+    result = store.remembered("m", log.incarnation, [label_key("a"), label_key("b")])
+    assert [row and row.body for row in result] == [None, b"other"]
     log.lose(1, now=0, with_snapshots=True)
     assert [got.rows for got in store.awaiting_labels()] == [2]
 
@@ -135,24 +135,24 @@ def test_a_lost_label_leaves_its_row_waiting():
 def test_rows_expire_by_the_clock_unless_they_have_a_default_label():
     now = [0.0]
     store = Store(clock=lambda: now[0], remember_s=1.0)
-    record, _ = store.create("m", SPEC, GIVEN)
-    given = "m", record.incarnation
-    store.remember(*given, [pending_row("a"), pending_row("b", default=b"1", wait_s=0.5)])
+    record, _ = store.create("m", SPEC, CLIENT_SPEC)
+    inputs = "m", record.incarnation
+    store.remember(*inputs, [pending_row("a"), pending_row("b", default=b"1", wait_s=0.5)])
 
     def found() -> list[bytes | None]:
-        rows = store.remembered(*given, [label_key("a"), label_key("b")])
+        rows = store.remembered(*inputs, [label_key("a"), label_key("b")])
         return [row and row.body for row in rows]
 
     assert found() == [b"row", b"row"] and not store.awaiting_labels()[0].is_due
     now[0] = 0.6
-    due = store.overdue(*given)
+    due = store.overdue(*inputs)
     assert ([row.key for row in due.rows], due.expired) == ([label_key("b")], 0)
     now[0] = 1.0
     assert found() == [b"", b"row"]
-    assert [store.overdue(*given).expired for _ in range(2)] == [1, 0]
+    assert [store.overdue(*inputs).expired for _ in range(2)] == [1, 0]
     assert store.awaiting_labels()[0].rows == 1
     now[0] = 2.5
-    store.overdue(*given)
+    store.overdue(*inputs)
     assert found() == [None, b"row"]
-    append(store, store.log(*given), late_label("b"))
+    append(store, store.log(*inputs), late_label("b"))
     assert store.awaiting_labels() == []

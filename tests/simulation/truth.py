@@ -129,11 +129,11 @@ class Truth:
         assert guarding is not None
         learned, after = 0, guarding.pauses.held_from
         for first_seq, batch in self._seen:
-            held = batch[max(0, after + 1 - first_seq) :]
-            at = first_seq + len(batch) - len(held)
-            outcome = self.learn_rows(held, at)
-            self._note_ids(held, at, outcome)
-            learned += len(held) - int(np.count_nonzero(outcome.rejected))
+            kept = batch[max(0, after + 1 - first_seq) :]
+            at = first_seq + len(batch) - len(kept)
+            outcome = self.learn_rows(kept, at)
+            self._note_ids(kept, at, outcome)
+            learned += len(kept) - int(np.count_nonzero(outcome.rejected))
         counts = self.rejected, self.refused
         state = self.learner, self.progress, FeatureNames(), self.parts
         return LearnedCopy(ModelState(*state, *counts), learned)
@@ -150,11 +150,13 @@ class Truth:
         if seq > self.seq:
             self.problems.append(f"{self.id}: seq {self.seq} went back to {seq}, still to come")
         data = self._log.ever_stored[digest]
-        found, _, _ = read_copy(data, digest, self._kind.resolved, self._log.incarnation, ALL.parts)
-        for part in found.parts:
+        result, _, _ = read_copy(
+            data, digest, self._kind.resolved, self._log.incarnation, ALL.parts
+        )
+        for part in result.parts:
             if (present := self.parts.find(type(part))) is not None:
                 part.on_restored(present, seq, self.seq + 1)
-        self.use_state(found)
+        self.use_state(result)
         self.copies[digest] = seq
         self._has = set(self._had.get(seq, ()))
 

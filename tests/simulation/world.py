@@ -150,8 +150,8 @@ class Worker:
         self.began = world.scheduler.steps
         self.loop = Loop(world.scheduler)
         lag_of = partial(world.misfortune.lag_of, self)
-        given = (self.loop, self.name, lag_of, self._stands_at)
-        self.connection = Connection(world.network, *given)
+        inputs = (self.loop, self.name, lag_of, self._stands_at)
+        self.connection = Connection(world.network, *inputs)
         self.telemetry = Telemetry(world.notes, world.network.happened)
         self.registry = ModelRegistry(
             self.connection,
@@ -256,22 +256,22 @@ class Worker:
             model = await self.model(model_id)
             await self._refresh(model)
             await model.job(GuardRollback).settled()
-            held = await model.place()
+            kept = await model.place()
             since = model.replica.parts.paused_since
             if not since:
                 return None
-            request = ControlRequest.of(Resume(since, rows), key, rows.encode(), held=held)
+            request = ControlRequest.of(Resume(since, rows), key, rows.encode(), held=kept)
             receipt = await model.submit(request)
         self.world.notes.saw_answer(self, model, receipt, began)
         return model.record.incarnation, request, receipt
 
-    async def predict(self, model_id: str, asked: int) -> None:
+    async def predict(self, model_id: str, request: int) -> None:
         got = self.world.notes.shown_by(self)
         with self.registry.pinned(model_id):
             model = await self.model(model_id)
-            await asyncio.sleep(BODY_S * asked)
-            scores, seq, chain = await model.replica.predict(models.asked_rows()[asked])
-        self.world.notes.saw_prediction(self, model, asked, seq, chain, scores, got)
+            await asyncio.sleep(BODY_S * request)
+            scores, seq, chain = await model.replica.predict(models.asked_rows()[request])
+        self.world.notes.saw_prediction(self, model, request, seq, chain, scores, got)
 
     async def refit(self, model_id: str) -> None:
         with self.registry.pinned(model_id):
@@ -288,8 +288,8 @@ class Worker:
         with self.registry.pinned(model_id):
             model = await self.model(model_id)
             with contextlib.suppress(RefitError):  # no row is retained
-                found = await model.job(References).find()
-                self.world.notes.saw_reference(self, model, found)
+                result = await model.job(References).find()
+                self.world.notes.saw_reference(self, model, result)
 
     async def refresh(self, model_id: str) -> None:
         with self.registry.pinned(model_id):
@@ -320,11 +320,11 @@ class Worker:
 
     def let_go(self, model_id: str) -> bool:
         """Whether the model was held and may leave memory."""
-        held = self.registry.cache
-        model = held.find(model_id)
-        if model is None or not held._may_go(model):
+        kept = self.registry.cache
+        model = kept.find(model_id)
+        if model is None or not kept._may_go(model):
             return False
-        held._begin_eviction(model)
+        kept._begin_eviction(model)
         return True
 
     async def _refresh(self, model: Model) -> None:
@@ -332,8 +332,8 @@ class Worker:
         ended = notes.ended(model)
         await model.refresh()
         notes.saw_refresh(self, model, ended)
-        known = self.connection.answered_at
-        known[model.record.incarnation] = max(began, known.get(model.record.incarnation, 0))
+        previous = self.connection.answered_at
+        previous[model.record.incarnation] = max(began, previous.get(model.record.incarnation, 0))
 
     async def remake(self, model_id: str) -> None:
         kind = self.world.kind_of(model_id)
@@ -583,7 +583,7 @@ def play(seed: int, trace: Callable[[str], None] | None = None) -> Result:
         learning = patch.object(
             dualstream.service.replica.replica.Replica,
             "learn_rows",
-            lambda *given: learn_rows(*given),
+            lambda *args: learn_rows(*args),
         )
         patched.enter_context(learning)
         if world.plot is not None and world.plot.is_paged:

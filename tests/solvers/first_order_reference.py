@@ -71,7 +71,7 @@ def truncated_iterates(spec, batch):
     loss, period = loss_from(spec), resolve_spec(spec).get("period", 1)
     theta = np.inf if spec.get("theta") is None else spec["theta"]
     x = dense(batch, spec.get("intercept", True))
-    w, t, found = np.zeros(x.shape[1]), 0, []
+    w, t, results = np.zeros(x.shape[1]), 0, []
     for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
         if c > 0.0:
             t += 1
@@ -85,8 +85,8 @@ def truncated_iterates(spec, batch):
                     cut = alpha * spec["lambda"] * period
                     w = np.where(np.abs(w) <= max(theta, cut), soft(w, cut), w)
                 w = w / (1.0 + alpha * spec.get("sigma", 0.0))
-        found.append(w)
-    return np.array(found)
+        results.append(w)
+    return np.array(results)
 
 
 def averages(iterates, weights, kappa):
@@ -94,10 +94,10 @@ def averages(iterates, weights, kappa):
 
     iterates (n, m), weights (n,)
     """
-    mean, share, found = np.zeros(iterates.shape[1]), 0.0, []
+    mean, share, results = np.zeros(iterates.shape[1]), 0.0, []
     for w, c in zip(iterates, weights, strict=True):
         if c > 0.0:
             share = kappa * share + 1.0
             mean = mean + (w - mean) / share
-        found.append(mean)
-    return np.array(found)
+        results.append(mean)
+    return np.array(results)

@@ -137,8 +137,8 @@ class RegressionPortfolio:
     def inputs(self, row):
         """The row under each norm, with the intercept."""
         h = self.balanced.scale(row)
-        found = {"none": h} | {kind: norm.scale(h) for kind, norm in self.norms.items()}
-        return {kind: values | {INTERCEPT: 1.0} for kind, values in found.items()}
+        result = {"none": h} | {kind: norm.scale(h) for kind, norm in self.norms.items()}
+        return {kind: values | {INTERCEPT: 1.0} for kind, values in result.items()}
 
     def weigh(self, z, y, c):
         losses = [min(abs(y - x) / (0.5 * self.mean_error), WORST) for x in z]

@@ -57,8 +57,8 @@ def class_rows(n=150, seed=0):
     labels[n // 2 :][draw.random(n - n // 2) < 0.3] = 2.0
     labels[n - 5] = 3.0
     names = ["red", "green", "blue", "rare"]
-    places, classes = class_places([class_text(names[int(k)]) for k in labels])
-    return batch.with_labels(places, classes)
+    positions, classes = class_places([class_text(names[int(k)]) for k in labels])
+    return batch.with_labels(positions, classes)
 
 
 def outcome_bytes(outcome):

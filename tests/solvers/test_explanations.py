@@ -37,10 +37,10 @@ def refused(spec):
 
 def explained(learner, row):
     """The explanation, and the contribution of each feature (DIM,)."""
-    found = explain(learner, row)
+    result = explain(learner, row)
     whole = np.zeros(row.dim)
-    whole[found.features] = found.contributions
-    return found, whole
+    whole[result.features] = result.contributions
+    return result, whole
 
 
 def test_base_and_contributions_sum_to_the_score_and_no_state_changes(subtests):
@@ -61,12 +61,12 @@ def test_base_and_contributions_sum_to_the_score_and_no_state_changes(subtests):
                     learner.learn(batch[first - 40 if first == 40 else 40 : first])
                 before = dump(learner.state(), {})
                 for row in rows:
-                    found = explain(learner, row)
-                    assert found.score == learner.predict(row)[0]
-                    total = found.base + math.fsum(found.contributions)
-                    assert total == pytest.approx(found.score, rel=1e-9, abs=1e-12)
-                    assert (np.diff(found.features) > 0).all() and (
-                        found.contributions != 0.0
+                    result = explain(learner, row)
+                    assert result.score == learner.predict(row)[0]
+                    total = result.base + math.fsum(result.contributions)
+                    assert total == pytest.approx(result.score, rel=1e-9, abs=1e-12)
+                    assert (np.diff(result.features) > 0).all() and (
+                        result.contributions != 0.0
                     ).all()
                 assert dump(learner.state(), {}) == before
             with pytest.raises(ShapeMismatch):
@@ -78,10 +78,10 @@ def test_a_linear_contribution_is_weight_times_value():
     batch = stream(learner.spec, N)
     learner.learn(batch)
     row = batch[3:4]
-    found, contributions = explained(learner, row)
+    result, contributions = explained(learner, row)
     x = np.zeros(DIM)
     x[row.indices] = row.values
-    assert found.base == learner.intercept
+    assert result.base == learner.intercept
     np.testing.assert_allclose(contributions, learner.weights * x, rtol=1e-9, atol=1e-12)
 
 
@@ -140,9 +140,9 @@ def test_boosted_contributes_the_changes_of_the_mean_along_the_paths(task):
     batch = waves(400, task=task, weights=weights)
     learner.learn(batch)
     for row in (batch[5:6], Batch.from_dense(np.array([[0.0, 0.0, -2.0, 0.0]]))):
-        found, contributions = explained(learner, row)
+        result, contributions = explained(learner, row)
         base, expected = path_contributions(learner.state(), row)
-        assert found.base == pytest.approx(base, rel=1e-9)
+        assert result.base == pytest.approx(base, rel=1e-9)
         np.testing.assert_allclose(contributions, expected, rtol=1e-9, atol=1e-12)
         assert np.abs(contributions).max() > 0.01
 
@@ -191,8 +191,8 @@ def test_the_net_contributes_its_numeric_gradient_times_the_standardised_value(t
         q = np.maximum(before["third"][0] + z @ before["second"][:, :5], 0.0)
         return mean + unit * (before["third"][2] @ q + before["numbers"][net_kernels.BIAS])
 
-    found, contributions = explained(learner, row)
-    assert found.score == pytest.approx(score(h), rel=1e-9)
+    result, contributions = explained(learner, row)
+    assert result.score == pytest.approx(score(h), rel=1e-9)
     for feature, slot in slots.items():
         if feature == 4:
             continue  # the intercept's
@@ -212,8 +212,8 @@ def test_splines_contribute_the_values_of_their_curves(task):
     assert [curve.feature for curve in curves] == [0, 1, 2, 3]
     nothing = learner.predict(Batch.from_dense(np.zeros((1, 4))))[0]
     row = Batch.from_dense(np.array([[0.5, -9.0, 0.0, 0.1]]))
-    found, contributions = explained(learner, row)
-    assert found.base == learner.intercept
+    result, contributions = explained(learner, row)
+    assert result.base == learner.intercept
     for curve, x, contribution in zip(curves, (0.5, -9.0, 0.0, 0.1), contributions, strict=True):
         assert (np.diff(curve.knots) > 0.0).all()
         assert contribution == np.interp(np.float32(x), curve.knots, curve.heights)
@@ -297,8 +297,8 @@ def test_a_portfolio_contributes_what_the_chain_of_its_rule_does(task):
         np.testing.assert_allclose(bases + parts.sum(axis=1), scores, rtol=1e-9, atol=1e-12)
         assert not parts[4].any() and parts[[1, 2, 3, 5]].any(axis=1).all()
         base, expected = chained(learner, scores, bases, parts)
-        found, contributions = explained(learner, row)
-        assert found.base == pytest.approx(base, rel=1e-9)
+        result, contributions = explained(learner, row)
+        assert result.base == pytest.approx(base, rel=1e-9)
         np.testing.assert_allclose(contributions, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -323,16 +323,16 @@ def test_a_promoted_member_is_explained_alone():
     batch = waves(400)
     learner.learn(batch)
     learner.promote("splines-1")
-    found, contributions = explained(learner, batch[:1])
+    result, contributions = explained(learner, batch[:1])
     calibration = learner.members()[0].calibration
-    own = np.array(
+    mine = np.array(
         [
             np.interp(x, c.knots, c.heights)
             for x, c in zip(batch.values[:4], learner.member_curves("splines-1"), strict=True)
         ]
     )
-    np.testing.assert_allclose(contributions, calibration[0] * own, rtol=1e-9)
-    assert found.base + contributions.sum() == pytest.approx(found.score, rel=1e-9)
+    np.testing.assert_allclose(contributions, calibration[0] * mine, rtol=1e-9)
+    assert result.base + contributions.sum() == pytest.approx(result.score, rel=1e-9)
 
 
 def test_curves_of_models_with_and_without():

@@ -17,7 +17,7 @@ def test_last_iterate_and_certificate_are_the_golden_ones(cell, adult):
         learner.certificate(),
         learner.state()["ring_duals"],
     )
-    found = {
+    result = {
         "w10": weights[:10],
         "norm": np.linalg.norm(weights),
         "dot_cos": weights @ COSINES,
@@ -30,8 +30,8 @@ def test_last_iterate_and_certificate_are_the_golden_ones(cell, adult):
     }
     if cell.startswith("sliding"):
         duals = learner_of(cell, adult[:5]).state()["ring_duals"]
-    found["lam_first5"] = duals[:5]
-    for name, value in found.items():
+    result["lam_first5"] = duals[:5]
+    for name, value in result.items():
         assert value == pytest.approx(golden[name], rel=1e-8, abs=1e-8), name
 
 
@@ -56,12 +56,12 @@ def test_replays_in_the_golden_order_are_the_golden_ones(cell, adult, monkeypatc
     monkeypatch.setattr(dual_ascent, "draw_visits", draw)
     learner = learner_of(cell, adult, replay={"steps": steps})
     certificate = learner.certificate()
-    found = {
+    result = {
         "norm": np.linalg.norm(learner.weights),
         "dot_cos": learner.weights @ COSINES,
         "primal": certificate.primal,
         "dual": certificate.dual,
         "gap": certificate.gap,
     }
-    for name, value in found.items():
+    for name, value in result.items():
         assert value == pytest.approx(golden[name], rel=1e-8, abs=1e-8), name

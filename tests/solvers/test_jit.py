@@ -27,14 +27,14 @@ def python(code, **environment):
     keep = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     for name in ("NUMBA_BOUNDSCHECK", "NUMBA_DISABLE_INTEL_SVML"):
         keep.pop(name, None)
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         env=keep | {"PYTHONPATH": str(CHECKOUT)} | environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    return found.stdout.strip(), found.stderr
+    return result.stdout.strip(), result.stderr
 
 
 def test_public_names_are_sorted_and_exist():
@@ -129,8 +129,8 @@ def test_numeric_identity_names_version_cpu_and_library(imported):
 
 def test_the_cpu_can_be_chosen(tmp_path):
     code = "from dualstream import solvers; print(solvers.numeric_identity().split(' ')[1])"
-    found = python(code, DUALSTREAM_CPU="generic", NUMBA_DISABLE_JIT="1")
-    assert found[0] == "generic"
+    result = python(code, DUALSTREAM_CPU="generic", NUMBA_DISABLE_JIT="1")
+    assert result[0] == "generic"
 
 
 @compiled_only
@@ -236,8 +236,8 @@ def test_a_kernel_that_only_kernels_call_has_no_machine_code(tmp_path):
     path = tmp_path / "machine_code.py"
     path.write_text("import gc\ngc.set_threshold(999, 9, 9)\n" + ONE_KERNEL + MACHINE_CODE)
     code = f"import runpy; runpy.run_path({str(path)!r})"
-    _, found, options = python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()
-    assert found == "False True 9.0"
+    _, result, options = python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()
+    assert result == "False True 9.0"
     assert options == "True (999, 9, 9)", "numba's options or Python's thresholds have changed"
 
 
@@ -245,8 +245,8 @@ def test_a_kernel_that_only_kernels_call_has_no_machine_code(tmp_path):
 def test_the_cpu_stays_pinned_when_numba_was_imported_first(one_kernel, tmp_path):
     """numba reads its variables again at the first compilation, if one of them has changed."""
     code = f"import numba; {one_kernel}; print(numba.config.CPU_NAME)"
-    found = python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()
-    assert found == ["3.0 0 1", numeric_identity().split(" ")[1]]
+    result = python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))[0].splitlines()
+    assert result == ["3.0 0 1", numeric_identity().split(" ")[1]]
 
 
 @compiled_only

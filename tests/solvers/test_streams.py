@@ -61,8 +61,8 @@ def test_mistakes_and_log_loss_of_the_reference_are_met(name):
         mistakes = np.count_nonzero((scores >= 0) != (batch.labels > 0))
         assert abs(mistakes - round(percent * len(batch) / 100)) <= away, (run, mistakes)
         margins = np.clip(scores, -30.0, 30.0) * batch.labels
-        found = float(np.log1p(np.exp(-margins)).mean())
-        assert found == pytest.approx(log_loss, abs=LOG_LOSS), run
+        result = float(np.log1p(np.exp(-margins)).mean())
+        assert result == pytest.approx(log_loss, abs=LOG_LOSS), run
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -9,32 +9,32 @@ from dualstream.wire.problem_json import Problem
 
 
 def cut(kind: str, pieces: list[bytes], longest: int = 1000) -> list[chunks.Chunk]:
-    found: list[chunks.Chunk] = []
-    _cut_into(found, kind, pieces, longest)
-    return found
+    results: list[chunks.Chunk] = []
+    _cut_into(results, kind, pieces, longest)
+    return results
 
 
 def cut_until(
     kind: str, pieces: list[bytes], longest: int = 1000
 ) -> tuple[list[chunks.Chunk], bool]:
     """The chunks, and whether they are all there are: else those before a refusal."""
-    found: list[chunks.Chunk] = []
+    results: list[chunks.Chunk] = []
     try:
-        _cut_into(found, kind, pieces, longest)
+        _cut_into(results, kind, pieces, longest)
     except Problem as problem:
         assert problem.status in (400, 413), problem
-        return found, False
-    return found, True
+        return results, False
+    return results, True
 
 
-def _cut_into(found: list[chunks.Chunk], kind: str, pieces: list[bytes], longest: int) -> None:
+def _cut_into(result: list[chunks.Chunk], kind: str, pieces: list[bytes], longest: int) -> None:
     async def take() -> None:
         async def arriving():
             for piece in pieces:
                 yield piece
 
         async for chunk in chunks_of(arriving(), CHUNKERS[kind](), longest, count_lines):
-            found.append(chunk)
+            result.append(chunk)
 
     asyncio.run(take())
 

@@ -42,16 +42,16 @@ def test_chunks_are_the_body_and_depend_on_nothing_else(kind, seed, marked):
     sent = MARK * marked + body
     cuts = sorted(chance.randint(0, len(sent)) for _ in range(chance.randrange(6)))
     pieces = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
-    found = cut(kind, pieces)
-    assert found == cut(kind, [sent])
+    result = cut(kind, pieces)
+    assert result == cut(kind, [sent])
     header = body[:4] if kind == CSV else b""
-    own = [chunk.body.removeprefix(header) if chunk.number else chunk.body for chunk in found]
-    assert b"".join(own) == body
-    assert [chunk.number for chunk in found] == list(range(len(found)))
-    assert [chunk.ends for chunk in found][-1:] == ([len(sent)] if body else [])
+    mine = [chunk.body.removeprefix(header) if chunk.number else chunk.body for chunk in result]
+    assert b"".join(mine) == body
+    assert [chunk.number for chunk in result] == list(range(len(result)))
+    assert [chunk.ends for chunk in result][-1:] == ([len(sent)] if body else [])
     # The same rows, bad ones with the same reasons on the same lines.
     rows, errors = 0, []
-    for chunk in found:
+    for chunk in result:
         count, bad = said(parse_chunk(ROW_SCHEMA, kind, chunk.body, labelled=True))
         errors += [(i + rows, pointer, why, n + chunk.line) for i, pointer, why, n in bad]
         rows += count
@@ -78,19 +78,19 @@ def test_a_chunk_of_csv_ends_where_a_record_does(seed):
 
 def test_what_a_chunk_holds():
     rows = b"".join(b"%02d 1:1\r\n" % k for k in range(9))
-    found = cut("text/x-libsvm", [rows])
-    assert [len(chunk.body) for chunk in found] == [32, 32, 8]
-    assert [chunk.line for chunk in found] == [0, 4, 8]
+    result = cut("text/x-libsvm", [rows])
+    assert [len(chunk.body) for chunk in result] == [32, 32, 8]
+    assert [chunk.line for chunk in result] == [0, 4, 8]
     # One byte more than fits: the row goes to the next chunk, its last byte never alone.
-    found = cut("text/x-libsvm", [b"0 1:1\n" + rows])
-    assert [len(chunk.body) for chunk in found] == [30, 32, 16]
+    result = cut("text/x-libsvm", [b"0 1:1\n" + rows])
+    assert [len(chunk.body) for chunk in result] == [30, 32, 16]
     assert [len(chunk.body) for chunk in cut("text/x-libsvm", [rows[:32]])] == [32]
 
 
 def test_a_row_longer_than_a_chunk_is_one_alone_up_to_a_limit():
     long = b"1 1:1" + b" " * 60 + b"\n"
-    found = cut("text/x-vw", [b"0 1:1\n", long, b"1 2:1\n"], 100)
-    assert [chunk.body for chunk in found] == [b"0 1:1\n", long, b"1 2:1\n"]
+    result = cut("text/x-vw", [b"0 1:1\n", long, b"1 2:1\n"], 100)
+    assert [chunk.body for chunk in result] == [b"0 1:1\n", long, b"1 2:1\n"]
     for pieces in ([long * 3], [long[:50], long[50:]], [b"x" * 70]):
         with pytest.raises(Problem) as refused:
             cut("text/x-vw", pieces, 60)
@@ -136,14 +136,14 @@ def test_arrow_is_chunked_after_record_batches(monkeypatch):
         with pa.ipc.new_stream(sink, schema, options=options) as writer:
             for _ in range(12):
                 words = (words if deltas else []) + [f"w{chance.random()}"]
-                places = pa.array([chance.randrange(len(words)) for _ in range(9)], pa.int32())
-                column = pa.DictionaryArray.from_arrays(places, pa.array(words))
+                positions = pa.array([chance.randrange(len(words)) for _ in range(9)], pa.int32())
+                column = pa.DictionaryArray.from_arrays(positions, pa.array(words))
                 writer.write_batch(pa.record_batch([column, pa.array([0, 1, 2] * 3)], schema))
         body = sink.getvalue().to_pybytes()
-        found = cut(ARROW, [body[:700], body[700:5000], body[5000:]], 4000)
-        assert found == cut(ARROW, [body], len(body)) and len(found) > 2
+        result = cut(ARROW, [body[:700], body[700:5000], body[5000:]], 4000)
+        assert result == cut(ARROW, [body], len(body)) and len(result) > 2
         whole = parse_body(ROW_SCHEMA, ARROW, body, labelled=True)
-        parts = [parse_chunk(ROW_SCHEMA, ARROW, chunk.body, labelled=True) for chunk in found]
+        parts = [parse_chunk(ROW_SCHEMA, ARROW, chunk.body, labelled=True) for chunk in result]
         one, joined = (
             as_batch([whole.rows]),
             as_batch([part.rows for part in parts if part.row_indices]),
@@ -151,8 +151,8 @@ def test_arrow_is_chunked_after_record_batches(monkeypatch):
         for name in ("indptr", "indices", "values", "labels"):
             assert getattr(one, name).tolist() == getattr(joined, name).tolist(), name
         assert sum(len(part.errors) for part in parts) == len(whole.errors) == 36
-        for place in range(0, len(body), 7):  # damage is refused, or is none
-            broken = body[:place] + b"\xff" + body[place + 1 :]
+        for index in range(0, len(body), 7):  # damage is refused, or is none
+            broken = body[:index] + b"\xff" + body[index + 1 :]
             pieces = [broken[at : at + 900] for at in range(0, len(broken), 900)]
             assert cut_until(ARROW, pieces, 4000) == cut_until(ARROW, [broken], 4000)
 
@@ -200,6 +200,6 @@ def test_a_long_row_is_not_looked_at_again_with_each_piece(monkeypatch, rest):
     monkeypatch.setitem(CHUNKERS, CSV, Counting)
     pieces = [b'a,y\n"' + rest * 20_000, *[rest * 100] * 1000]
     body = b"".join(pieces)
-    found = cut(CSV, pieces, len(body))
-    assert len(found) == 2 and found[-1].ends == len(body)
+    result = cut(CSV, pieces, len(body))
+    assert len(result) == 2 and result[-1].ends == len(body)
     assert Counting.looked_at <= 4 * len(body)

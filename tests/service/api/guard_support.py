@@ -11,12 +11,12 @@ GUARDED = SPEC | {"guard": {"mode": "pause", **FIELDS}}
 
 def samples(first: int, last: int, bad: bool = False, ids: bool = False) -> list[dict[str, Any]]:
     """Rows first .. last - 1 of an endless stream; bad ones are longer and have the other label."""
-    found = []
+    results = []
     for n in range(first, last):
         x = [((n * k * 7919) % 101 - 50) / (5 if bad else 25) for k in range(1, 6)]
         sample = {"x": x, "y": int((x[0] + x[1] > 0) != bad)}
-        found.append(sample | ({"id": f"s{n}"} if ids else {}))
-    return found
+        results.append(sample | ({"id": f"s{n}"} if ids else {}))
+    return results
 
 
 def learn(client: Any, rows: list[dict[str, Any]], model: str = "m", **more: Any) -> dict:

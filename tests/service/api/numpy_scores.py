@@ -25,9 +25,9 @@ def scores(form: dict[str, Any], x: Floats) -> Floats:
 
 def _spread(stage: dict[str, Any], name: str, dim: int) -> Floats:
     """The numbers of the file, each in its column; 0 where there is none."""
-    found = np.zeros(dim)
-    found[np.array(stage["indices"], dtype=int) - 1] = stage[name]
-    return found
+    result = np.zeros(dim)
+    result[np.array(stage["indices"], dtype=int) - 1] = stage[name]
+    return result
 
 
 def _balanced(stage: dict[str, Any], x: Floats) -> Floats:
@@ -95,8 +95,8 @@ def _class_mixture(score: dict[str, Any], h: Floats) -> Floats:
 def _number_mixture(score: dict[str, Any], h: Floats) -> Floats:
     total = np.full(len(h), score["mean"])
     for part in score["parts"]:
-        own = np.clip(_own(part, h) + part["b"], score["low"], score["high"])
-        total += part["share"] * (own - score["mean"])
+        mine = np.clip(_own(part, h) + part["b"], score["low"], score["high"])
+        total += part["share"] * (mine - score["mean"])
     return total
 
 

@@ -76,7 +76,7 @@ def assert_again(first: Any, send: Callable[[Any], Any], *clients: Any) -> None:
     assert "idempotency-replayed" not in first.headers
     for client in clients:
         again = send(client)
-        own = {"request_id": ""}  # of each request
+        fields = {"request_id": ""}  # of each request
         assert again.status_code == first.status_code
-        assert again.json() | own == first.json() | own
+        assert again.json() | fields == first.json() | fields
         assert again.headers["idempotency-replayed"] == "true"

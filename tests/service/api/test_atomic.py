@@ -28,12 +28,12 @@ def atomic(client, *samples: dict, key: str | None = None, status: int = 200):
     return learn(client, *samples, key=key, query=ATOMIC, status=status)
 
 
-def check_refused(answer, count: int, *places: int) -> None:
+def check_refused(answer, count: int, *args: int) -> None:
     """As an atomic request is that has these bad rows."""
     got = assert_problem(answer, 422, "invalid-rows")
-    expected = [{"index": k, "pointer": f"/samples/{k}/id", "reason": REUSED} for k in places]
-    assert got["errors"] == expected and got["rejected"] == len(places)
-    assert got["detail"] == f"{len(places)} of {count} rows refused; the first: {REUSED}"
+    expected = [{"index": k, "pointer": f"/samples/{k}/id", "reason": REUSED} for k in args]
+    assert got["errors"] == expected and got["rejected"] == len(args)
+    assert got["detail"] == f"{len(args)} of {count} rows refused; the first: {REUSED}"
 
 
 @KEYS
@@ -101,7 +101,7 @@ def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypat
 
     monkeypatch.setattr(journal, "append", watched)
     bad = [sample(1, "b"), sample(1, "a"), sample(2)]
-    asked = [
+    requests = [
         (ATOMIC, None, [sample(3), sample(4, "c")]),
         (ATOMIC, "bad", bad),
         ("", None, bad),
@@ -119,7 +119,7 @@ def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypat
                         json={"samples": rows},
                         headers={} if key is None else {"idempotency-key": key},
                     )
-                    for query, key, rows in asked
+                    for query, key, rows in requests
                 )
             )
 
@@ -128,16 +128,18 @@ def test_others_of_its_group_are_learned_as_ever(client, serve, store, monkeypat
     check_refused(answers[1], 3, 1)
     check_refused(answers[3], 3, 2)
     got = [answers[k].json() for k in (0, 2, 4)]
-    places = [(one["seq"], one["count"], one["learned"], one["rejected"]) for one in got]
-    assert places == [(3, 2, 2, 0), (5, 2, 2, 1), (7, 2, 2, 0)]
+    positions = [(one["seq"], one["count"], one["learned"], one["rejected"]) for one in got]
+    assert positions == [(3, 2, 2, 0), (5, 2, 2, 1), (7, 2, 2, 0)]
     assert bits(replica_of(client)) == bits(loaded(store))
     # Of each as if it had come alone.
     client.put("/models/alone", json=SPEC)
-    for query, _, rows in (("", None, [sample(0, "a")]), *(asked[k] for k in (0, 2, 4))):
+    for query, _, rows in (("", None, [sample(0, "a")]), *(requests[k] for k in (0, 2, 4))):
         alone = client.post(f"/models/alone/learn{query}", json={"samples": rows}).json()
     assert got[-1] | {"model": "alone"} == alone
     other = serve(store=store)
-    assert learn(other, *asked[4][2], key="good", query="").json() == got[-1] | {"duplicate": True}
+    assert learn(other, *requests[4][2], key="good", query="").json() == got[-1] | {
+        "duplicate": True
+    }
     assert atomic(other, sample(8), key="bad").json()["seq"] == 8
 
 

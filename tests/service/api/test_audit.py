@@ -39,11 +39,14 @@ class Asking:
     def __init__(self, client: Any) -> None:
         self._client, self.routes = client, set()
 
-    def __call__(self, method: str, route: str, **given: Any) -> Any:
-        places = {"model_id": given.pop("model", "m"), **given.pop("places", {})}
+    def __call__(self, method: str, route: str, **options: Any) -> Any:
+        positions = {"model_id": options.pop("model", "m"), **options.pop("places", {})}
         self.routes.add((method, route))
         answer = self._client.request(
-            method, route.format(**places), headers=by("owner") | given.pop("headers", {}), **given
+            method,
+            route.format(**positions),
+            headers=by("owner") | options.pop("headers", {}),
+            **options,
         )
         assert answer.status_code < 300, (method, route, answer.text)
         return answer.json() if answer.content else None
@@ -54,8 +57,8 @@ def keyed(serve):
     return serve(keys=LINES)
 
 
-def changes(client: Any, model: str, name: str = "owner", **asked: Any) -> list[dict]:
-    answer = client.get("/audit", params={"model": model, **asked}, headers=by(name))
+def changes(client: Any, model: str, name: str = "owner", **options: Any) -> list[dict]:
+    answer = client.get("/audit", params={"model": model, **options}, headers=by(name))
     assert answer.status_code == 200, answer.text
     return answer.json()["changes"]
 
@@ -77,17 +80,17 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     while keyed.get(f"/models/m/refits/{job}", headers=by("owner")).json()["status"] != "done":
         assert time.monotonic() < deadline
     monkeypatch.setattr(
-        dualstream.service.features.refits.job, "_solve", lambda *given: given[-1].wait()
+        dualstream.service.features.refits.job, "_solve", lambda *args: args[-1].wait()
     )
     long = ask("POST", f"{OF_MODEL}/refit")["job"]
     ask("DELETE", f"{OF_MODEL}/refits/{{job}}", places={"job": long})
     ask("DELETE", f"{OF_MODEL}/samples/{{sample_id}}", places={"sample_id": "s"})
-    for method, given in {"PUT": {"json": {"next": 7}}, "DELETE": {}}.items():
-        ask(method, f"{OF_MODEL}/sources/{{name}}", places={"name": "topic/0"}, **given)
+    for method, args in {"PUT": {"json": {"next": 7}}, "DELETE": {}}.items():
+        ask(method, f"{OF_MODEL}/sources/{{name}}", places={"name": "topic/0"}, **args)
     ask("PUT", OF_MODEL, json=SPEC | {"rho": 0.5}, headers={"if-match": "*"})
     ask("DELETE", OF_MODEL)
-    found = changes(keyed, "m")
-    got = [(one["action"], one["seq"]) for one in found]
+    result = changes(keyed, "m")
+    got = [(one["action"], one["seq"]) for one in result]
     assert got == [
         ("create", 0), ("version", 2), ("rollback", 3), ("version_delete", 3), ("refit_begin", 3),
         ("refit", 4), ("refit_begin", 4), ("refit_cancel", 4), ("unlearn", 5),
@@ -95,11 +98,11 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
         ("replace", 0), ("delete", 0),
     ]  # fmt: skip
     owner = KEYS["owner"][1]
-    assert {(one["by"], one["key"], one["key_id"]) for one in found} == {
+    assert {(one["by"], one["key"], one["key_id"]) for one in result} == {
         ("request", "owner", owner.digest.hex()[:16])
     }
-    assert found[2]["detail"]["version"] == "v" and found[-2]["detail"]["algorithm"]
-    assert KEYS["owner"][0] not in json.dumps(found)
+    assert result[2]["detail"]["version"] == "v" and result[-2]["detail"]["algorithm"]
+    assert KEYS["owner"][0] not in json.dumps(result)
 
     ask("PUT", OF_MODEL, model="w", json={"algorithm": "sgd"})
     ask("PUT", f"{OF_MODEL}/weights", model="w", json={"weights": {"a": 1}, "rows": 9})
@@ -113,21 +116,21 @@ def test_each_route_that_changes_a_model_is_shown_of_with_the_key_that_asked(key
     ask("POST", f"{member}/{{name}}/promote", model="p", places=named)
     ask("DELETE", f"{OF_MODEL}/promotion", model="p")
     ask("DELETE", f"{member}/{{name}}", model="p", places=named)
-    found = changes(keyed, "p")
+    result = changes(keyed, "p")
     actions = ["create", "member_add", "promote", "demote", "member_remove"]
-    assert [one["action"] for one in found] == actions
-    assert found[1]["detail"]["name"] == "c" and found[1]["detail"]["algorithm"] == "sgd"
+    assert [one["action"] for one in result] == actions
+    assert result[1]["detail"]["name"] == "c" and result[1]["detail"]["algorithm"] == "sgd"
 
     tight = {"mode": "pause", "every": 2, "after": 10, "patience": 1}
     ask("PUT", OF_MODEL, model="g", json=SPEC | {"guard": tight})
     rows = [{"x": [2, 0, 0, 0, 0], "y": int(n < 30)} for n in range(40)]
     keyed.post("/models/g/learn", json={"samples": rows}, headers=by("learn"))
     ask("POST", f"{OF_MODEL}/resume", model="g", params={"rows": "drop"})
-    found = changes(keyed, "g")
-    got = [(one["action"], one["by"], one["seq"]) for one in found]
+    result = changes(keyed, "g")
+    got = [(one["action"], one["by"], one["seq"]) for one in result]
     assert got == [("create", "request", 0), ("pause", "server", 41), ("resume", "request", 42)]
-    assert found[1]["detail"].keys() == {"since", "seq", "digest"}
-    assert found[2]["detail"] == {"since": found[1]["detail"]["since"], "rows": "drop"}
+    assert result[1]["detail"].keys() == {"since", "seq", "digest"}
+    assert result[2]["detail"] == {"since": result[1]["detail"]["since"], "rows": "drop"}
     changing = {
         (method, route)
         for route, methods in REQUIRED_SCOPES.items()
@@ -157,12 +160,12 @@ def test_without_keys_nobody_is_named_and_the_command_tells_of_it(shared_server:
     with Client(shared_server.url) as client:
         client.create("got", SPEC)
         client.delete("got")
-        found = client.audit("got")
-        assert [(one.action, one.by, one.key) for one in found] == [
+        result = client.audit("got")
+        assert [(one.action, one.by, one.key) for one in result] == [
             ("create", "request", None),
             ("delete", "request", None),
         ]
-        assert client.audit("got", after=found[0].place) == found[1:]
+        assert client.audit("got", after=result[0].place) == result[1:]
     done = CliRunner().invoke(cli.app, ["audit", "got", "--url", shared_server.url])
     assert done.exit_code == 0 and "create" in done.output and "got" in done.output
 
@@ -205,8 +208,8 @@ def test_refusals_are_listed_after_a_restart_and_not_of_a_model_that_is_gone(ser
     first.post("/models/m/members/a/promote")
     assert_problem(first.delete("/models/m/members/b"), 409, "conflict")
     again = serve(store=store)
-    found = again.get("/audit?model=m").json()["changes"]
-    assert [one["outcome"] for one in found] == ["done", "done", "refused"]
+    result = again.get("/audit?model=m").json()["changes"]
+    assert [one["outcome"] for one in result] == ["done", "done", "refused"]
     assert again.delete("/models/m").status_code == 204
-    found = again.get("/audit?model=m").json()["changes"]
-    assert [one["outcome"] for one in found] == ["done", "unknown", "refused", "done"]
+    result = again.get("/audit?model=m").json()["changes"]
+    assert [one["outcome"] for one in result] == ["done", "unknown", "refused", "done"]

@@ -405,13 +405,17 @@ def test_bodies_that_the_framework_reads_are_refused_as_all_others(serve):
     assert client.put("/models/m", json=SPEC).status_code == 201
     as_json = {"content-type": "application/json"}
     for route in ("rollback", "versions", "refit"):
-        asked = f"/models/m/{route}"
+        request = f"/models/m/{route}"
         for body in (b'{"seq":', b"[" * 900, b"\xff\xfe"):
-            assert_problem(client.post(asked, content=body, headers=as_json), 400, "malformed-body")
-        of_text = client.post(asked, content=b"seq=0", headers={"content-type": "text/plain"})
+            assert_problem(
+                client.post(request, content=body, headers=as_json), 400, "malformed-body"
+            )
+        of_text = client.post(request, content=b"seq=0", headers={"content-type": "text/plain"})
         assert_problem(of_text, 415, "unsupported-media-type")
         for body in (b" " * 1001, iter([b" " * 500, b" " * 501])):
-            assert_problem(client.post(asked, content=body, headers=as_json), 413, "body-too-large")
+            assert_problem(
+                client.post(request, content=body, headers=as_json), 413, "body-too-large"
+            )
 
 
 def test_allow_names_every_method_of_the_route(client):

@@ -16,13 +16,13 @@ SPEC = {
 
 def rows(n, seed=0, price=10.0, sites="abcd"):
     draw = random.Random(seed)
-    found = []
+    results = []
     for _ in range(n):
         row = {"price": draw.gauss(price, 2.0), "site": draw.choice(sites), "y": draw.randint(0, 1)}
         if draw.random() < 0.5:
             row["note"] = "some words " * draw.randint(1, 3)
-        found.append(row)
-    return found
+        results.append(row)
+    return results
 
 
 def learn(client, some, model="m"):
@@ -73,9 +73,9 @@ def test_refused_rows_are_counted_by_column(client):
     some[3] |= {"price": "dear"}
     del some[0]["note"]
     assert learn(client, some)["learned"] == 1
-    found = {one["name"]: one for one in columns(client)["columns"]}
-    assert (found["price"]["refused"], found["price"]["count"]) == (2, 1)
-    assert (found["site"]["refused"], found["site"]["count"]) == (1, 1)
+    result = {one["name"]: one for one in columns(client)["columns"]}
+    assert (result["price"]["refused"], result["price"]["count"]) == (2, 1)
+    assert (result["site"]["refused"], result["site"]["count"]) == (1, 1)
     client.put("/models/n", json=SPEC)
     learn(client, [{"price": 1.0, "y": 1}, {"price": 1.0, "note": ["a"], "y": 1}], "n")
     [note, price] = columns(client, "?sort=name", "n")["columns"]

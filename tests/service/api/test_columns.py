@@ -143,8 +143,8 @@ def test_an_id_of_another_sample_is_named_where_it_was_sent(client, filler):
     client.post("/models/m/learn", json=[row for row in rows if row["a"] != 1])
     for pointer, (kind, body) in bodies.items():
         got = client.post("/models/m/learn", content=body, headers={"content-type": kind}).json()
-        found = [(one["index"], one["pointer"]) for one in got["errors"]]
-        assert found == [(1, pointer.strip())], pointer
+        results = [(one["index"], one["pointer"]) for one in got["errors"]]
+        assert results == [(1, pointer.strip())], pointer
 
 
 def test_an_id_column_may_have_braces(client):
@@ -178,8 +178,8 @@ def test_a_restart_and_late_labels_keep_the_columns(serve, store):
     rows = [row | {"weight": 1} for row in generated(4, 30)]
     for row in rows:
         row["cost"] = 1.0
-    asked = client.post("/models/late/predict?remember=true", json=rows)
-    assert asked.status_code == 200 and asked.json()["remembered"] == 30, asked.text
+    request = client.post("/models/late/predict?remember=true", json=rows)
+    assert request.status_code == 200 and request.json()["remembered"] == 30, request.text
     labels = [{"id": row["event"], "y": row["clicked"]} for row in rows]
     assert client.post("/models/late/labels", json={"labels": labels}).json()["learned"] == 30
     client.post("/models/m/learn", json=rows)
@@ -218,8 +218,8 @@ def test_bad_rows_and_specifications_are_refused_by_name(client):
     query = client.get("/models/m/predict?x=1:1")
     assert "x.NAME=VALUE" in assert_problem(query, 422, "invalid-query")["detail"]
     bad = client.put("/models/n", json={"columns": {"types": {"a": "numbr"}}, "crosses": [["a"]]})
-    found = assert_problem(bad, 422, "invalid-spec")["errors"]
-    assert {one["pointer"] for one in found} == {"/columns/types/a", "/crosses/0"}
+    result = assert_problem(bad, 422, "invalid-spec")["errors"]
+    assert {one["pointer"] for one in result} == {"/columns/types/a", "/crosses/0"}
     member = client.put("/models/n", json={"members": [{"algorithm": "sgd", "columns": {}}]})
     assert_problem(member, 422, "invalid-spec")
 
@@ -235,13 +235,13 @@ def test_inference_lists_the_columns_and_takes_them(client):
         "subject": "BYTES",
         "at": "BYTES",
     }
-    given = {"price": ("FP64", 2.0), "zip": ("BYTES", "02134"), "at": ("BYTES", "2024-01-01")}
+    fields = {"price": ("FP64", 2.0), "zip": ("BYTES", "02134"), "at": ("BYTES", "2024-01-01")}
     tensors = [
         {"name": name, "datatype": kind, "shape": [1], "data": [value]}
-        for name, (kind, value) in given.items()
+        for name, (kind, value) in fields.items()
     ]
     got = client.post("/v2/models/m/infer", json={"inputs": tensors}).json()
-    row = {name: value for name, (_, value) in given.items()}
+    row = {name: value for name, (_, value) in fields.items()}
     same = client.post("/models/m/predict", json=row).json()
     assert got["outputs"][0]["data"] == [same["score"]]
 
@@ -264,7 +264,7 @@ TIMED = [{"at": 1_700_000_000 + 3600 * h, "a": h % 3, "y": int(h % 4 < 2)} for h
 
 def test_a_killed_server_measures_ages_from_the_same_time(tmp_path):
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    asked = [{"at": TIMED[-1]["at"] + 3600 * hours} for hours in (-400, -2, 0, 1000)]
+    requests = [{"at": TIMED[-1]["at"] + 3600 * hours} for hours in (-400, -2, 0, 1000)]
     answers = []
     for n in range(2):
         server = ServerProcess(store, ["--snapshot-every", "40"])
@@ -274,7 +274,7 @@ def test_a_killed_server_measures_ages_from_the_same_time(tmp_path):
                     http.put("/models/m", json={"members": "eight", "columns": AGED})
                     for rows in (TIMED[:50], TIMED[50:]):
                         assert not http.post("/models/m/learn", json=rows).json()["rejected"]
-                answer = http.post("/models/m/predict", json=asked).json()
+                answer = http.post("/models/m/predict", json=requests).json()
                 answers.append((answer, digest(http, "m")))
         finally:
             server.kill()

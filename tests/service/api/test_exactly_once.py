@@ -296,11 +296,11 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
                 request = Request.of(parsed.rows, key, b"%016d" % number)
                 receipts = [await worker.submit(request) for worker in workers]
                 again = [await worker.submit(request) for worker in reversed(workers)]
-                placed = receipts[0].placed
-                acknowledged.append(Acknowledged(f"k{number}", placed.seq, placed.count))
-                assert not placed.duplicate
+                placement = receipts[0].placed
+                acknowledged.append(Acknowledged(f"k{number}", placement.seq, placement.count))
+                assert not placement.duplicate
                 for receipt in [receipts[1], *again]:
-                    assert receipt.placed.duplicate and receipt.placed.seq == placed.seq
+                    assert receipt.placed.duplicate and receipt.placed.seq == placement.seq
                     assert receipt.answer.rows.scores == receipts[0].scores
 
             for number in range(0, 30, 3):
@@ -332,16 +332,21 @@ def test_kept_answers_come_back_from_arrays():
             np.array([True, False]),
             np.array([False, True]),
         )
-        asked = KeyedRequest(b"\x01k%d" % number, 1 + 2 * number, 2, (b"\x03a",) * (number % 2))
-        answers.keep([asked], 1 + 2 * number, rows, outcome)
+        request = KeyedRequest(b"\x01k%d" % number, 1 + 2 * number, 2, (b"\x03a",) * (number % 2))
+        answers.keep([request], 1 + 2 * number, rows, outcome)
     state = answers.state()
     other = FirstResponses("regression", 3)
     other.restore(state)
     assert {k: v.tobytes() for k, v in other.state().items()} == {
         k: v.tobytes() for k, v in state.items()
     }
-    found = other.find(b"\x01k4", 10)
-    assert (found.learned, found.loss, found.mistakes, found.rows.rejected) == (1, 4.0, None, [1])
+    result = other.find(b"\x01k4", 10)
+    assert (result.learned, result.loss, result.mistakes, result.rows.rejected) == (
+        1,
+        4.0,
+        None,
+        [1],
+    )
     assert other.find(b"\x01k4", 9) is None and other.find(b"\x01k0", 2) is None
     fewer = FirstResponses("regression", 1)
     fewer.restore(state)
@@ -387,11 +392,11 @@ def test_delete_with_if_match_requires_the_current_seq(serve, store, client):
     for named in (etag, '"1-00000000", W/"2-00000000"', "", "x"):
         kept = client.delete("/models/m", headers={"if-match": named})
         assert_problem(kept, 412, "precondition-failed")
-    found = other.get("/models/m")
-    assert found.json()["samples"] == 2
-    etag = found.headers["etag"]
-    known = other.get("/models/m", headers=[("if-none-match", '"1-x"'), ("if-none-match", etag)])
-    assert known.status_code == 304
+    result = other.get("/models/m")
+    assert result.json()["samples"] == 2
+    etag = result.headers["etag"]
+    previous = other.get("/models/m", headers=[("if-none-match", '"1-x"'), ("if-none-match", etag)])
+    assert previous.status_code == 304
     lines = [("if-match", '"0-x", "1-x"'), ("if-match", etag)]  # one list
     assert client.delete("/models/m", headers=lines).status_code == 204
     # A repetition, whose first answer was lost, hears that it is gone, as without the header.

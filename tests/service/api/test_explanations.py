@@ -66,8 +66,8 @@ def test_every_route_explains_every_model(client, name):
     assert one == plain
     assert total(explanation) == pytest.approx(one["score"], rel=1e-9, abs=1e-12)
     listed = explanation["contributions"]
-    assert {found["name"] for found in listed} <= set(NAMES) and len(listed) >= 2
-    sizes = [abs(found["contribution"]) for found in listed]
+    assert {result["name"] for result in listed} <= set(NAMES) and len(listed) >= 2
+    sizes = [abs(result["contribution"]) for result in listed]
     assert sizes == sorted(sizes, reverse=True) and explanation["rest"] == 0.0
     query = "&".join(f"x.{key}={value!r}" for key, value in x.items())
     for path in ("/models/m/predict?", "/predict?model=m&"):
@@ -130,27 +130,27 @@ def test_bad_requests(model):
 
 @pytest.mark.parametrize("place", ["score", "base", "contributions"])
 def test_numbers_that_are_not_finite_have_no_explanation(place):
-    given = {"score": 3.0, "base": 1.0, "contributions": np.array([2.0])}
+    fields = {"score": 3.0, "base": 1.0, "contributions": np.array([2.0])}
     view = partial(explanations._view_of, name_of={0: "age"}.get)
-    assert view(Explanation(features=np.array([0]), **given)).contributions[0].name == "age"
-    given[place] = given[place] * math.inf
-    assert view(Explanation(features=np.array([0]), **given)) is None
+    assert view(Explanation(features=np.array([0]), **fields)).contributions[0].name == "age"
+    fields[place] = fields[place] * math.inf
+    assert view(Explanation(features=np.array([0]), **fields)) is None
 
 
 def test_curves_are_those_of_the_learner(client):
     _, model = make(client, {"algorithm": "splines"})
     answer = client.get("/models/m/curves")
-    found = answer.json()
+    result = answer.json()
     (curves,) = curves_of(model.replica.learner)
     by_index = {curve.feature + 1: curve for curve in curves}
-    assert found["seq"] == 200 and len(found["curves"]) == 3
-    for one in found["curves"]:
+    assert result["seq"] == 200 and len(result["curves"]) == 3
+    for one in result["curves"]:
         curve = by_index[one["index"]]
         assert one["x"] == curve.knots.tolist() and one["y"] == curve.heights.tolist()
         assert one["range"] == max(one["y"]) - min(one["y"]) and one["name"] in NAMES
-    ranges = [one["range"] for one in found["curves"]]
+    ranges = [one["range"] for one in result["curves"]]
     assert ranges == sorted(ranges, reverse=True)
-    assert client.get("/models/m/curves?top=1").json()["curves"] == found["curves"][:1]
+    assert client.get("/models/m/curves?top=1").json()["curves"] == result["curves"][:1]
     same = client.get("/models/m/curves", headers={"if-none-match": answer.headers["etag"]})
     assert same.status_code == 304
 
@@ -158,16 +158,16 @@ def test_curves_are_those_of_the_learner(client):
 def test_curves_of_members_and_classes(client):
     members = [{"name": "bends", "algorithm": "splines"}, {"name": "deep", "algorithm": "net"}]
     make(client, {"members": members})
-    found = client.get("/models/m/curves?member=bends").json()
-    assert found["member"] == "bends" and len(found["curves"]) == 3
-    assert client.get("/models/m/curves").json()["curves"] == found["curves"]
+    result = client.get("/models/m/curves?member=bends").json()
+    assert result["member"] == "bends" and len(result["curves"]) == 3
+    assert client.get("/models/m/curves").json()["curves"] == result["curves"]
     refused = client.get("/models/m/curves?member=deep")
     assert "member 'deep' has no curves" in assert_problem(refused, 404, "no-curves")["detail"]
     assert_problem(client.get("/models/m/curves?member=no"), 404, "unknown-member")
     client.delete("/models/m")
     make(client, MODELS["classes"])
-    found = client.get("/models/m/curves").json()["curves"]
-    assert {one["label"] for one in found} == {"up", "down", "flat"} and len(found) == 9
+    result = client.get("/models/m/curves").json()["curves"]
+    assert {one["label"] for one in result} == {"up", "down", "flat"} and len(result) == 9
 
 
 def test_explaining_does_not_run_in_the_event_loop(client, monkeypatch):

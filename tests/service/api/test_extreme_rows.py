@@ -97,8 +97,8 @@ def start(store: str) -> Start:
     """Starts a server on one store; it ends with the block."""
 
     @contextlib.contextmanager
-    def running(**given: Any) -> Iterator[TestClient]:
-        settings = Settings(store=store, snapshot_every=EVERY, **given)
+    def running(**options: Any) -> Iterator[TestClient]:
+        settings = Settings(store=store, snapshot_every=EVERY, **options)
         with TestClient(create_app(settings)) as client:
             deadline = time.monotonic() + 30
             while client.get("/readyz").status_code != 200:
@@ -134,8 +134,8 @@ def snapshots_of(client: TestClient) -> list[int]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     where = (model.record.id, model.record.incarnation)
-    found = client.portal.call(model.deps.journal.snapshots, *where)
-    return sorted(place.seq for place in found)
+    result = client.portal.call(model.deps.journal.snapshots, *where)
+    return sorted(position.seq for position in result)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -188,9 +188,9 @@ def test_snapshot_is_read_back_in_a_thread_and_only_before_a_trim(start, monkeyp
     threads: list[threading.Thread] = []
     restore = PositionedState.restore
 
-    def noted(self: PositionedState, *given: Any, **more: Any) -> None:
+    def noted(self: PositionedState, *args: Any, **more: Any) -> None:
         threads.append(threading.current_thread())
-        restore(self, *given, **more)
+        restore(self, *args, **more)
 
     monkeypatch.setattr(PositionedState, "restore", noted)
     for keep_records, is_read_back in ((0, True), (1000, False)):
@@ -249,9 +249,9 @@ def test_score_that_is_not_finite_is_null_in_single_answers_as_in_batches(model,
     assert many["scores"][0] is None and many["scores"][1] is not None
     for row, x in enumerate(xs):
         one = model.post("/models/s/predict", json={"x": x}).json()
-        found = one["score"], one["label"], one["probability"]
+        result = one["score"], one["label"], one["probability"]
         chances = many["probabilities"] or [None, None]
-        assert found == (many["scores"][row], many["labels"][row], chances[row])
+        assert result == (many["scores"][row], many["labels"][row], chances[row])
         assert (one["score"] is None) == (row == 0)
         if one["score"] is None:
             assert one["label"] is None and one["probability"] is None
@@ -269,13 +269,13 @@ def test_certificate_with_a_null_says_why(model):
     learned = [{"x": ONE, "y": 1.0}, {"x": HUGE, "y": 1.0}]
     assert model.post("/models/c/learn", json={"samples": learned}).json()["rejected"] == 0
     for query in ("", "?reference=true"):
-        found = model.get(f"/models/c/certificate{query}").json()
-        assert "reason" not in found and found["primal"] > 0.0
+        result = model.get(f"/models/c/certificate{query}").json()
+        assert "reason" not in result and result["primal"] > 0.0
     row = {"x": [0.0, 1e-6, 0.0], "y": 1e100}
     assert model.post("/models/c/learn", json=row).json()["learned"] == 1
-    found = model.get("/models/c/certificate").json()
-    assert found["primal"] is None
-    assert "beyond the range of a float" in found["reason"]
+    result = model.get("/models/c/certificate").json()
+    assert result["primal"] is None
+    assert "beyond the range of a float" in result["reason"]
     answer = model.get("/models/c/certificate?reference=true")
     if answer.status_code == 200:
         assert "reason" in answer.json()
@@ -298,8 +298,8 @@ def test_row_beyond_the_most_classes_is_refused_with_the_number_and_its_label(mo
     for _ in range(2):
         answer = model.post("/models/k/learn", json={"samples": samples}, headers=headers).json()
         assert (answer["learned"], answer["rejected"]) == (4, 3)
-        found = [(error["index"], error["reason"]) for error in answer["errors"]]
-        assert found == expected
+        results = [(error["index"], error["reason"]) for error in answer["errors"]]
+        assert results == expected
     answer = model.post("/models/k/learn", json=samples[3]).json()
     assert answer["errors"][0]["reason"] == expected[0][1]
 

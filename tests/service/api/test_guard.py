@@ -39,8 +39,8 @@ def learned_of(client: TestClient, model: str) -> dict[str, bytes]:
     """All of a model's state that does not speak of guards."""
     replica = client.app._registry.find(model).replica
     arrays = replica.capture().arrays
-    own = ("guard.", "pauses.", "refused_controls")
-    return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(own)}
+    mine = ("guard.", "pauses.", "refused_controls")
+    return {name: a.tobytes() for name, a in arrays.items() if not name.startswith(mine)}
 
 
 def controls_in(store: str) -> list[str]:
@@ -160,8 +160,8 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeyp
     digest = view(client)["state_digest"]
 
     async def scenario(kept: Kept) -> None:
-        places = await kept.journal.snapshots(*kept.where)
-        assert min(place.seq for place in places) < answer["seq"]
+        positions = await kept.journal.snapshots(*kept.where)
+        assert min(position.seq for position in positions) < answer["seq"]
         for number in (0, 1):
             replica = Replica(kept.record, ALL)
             replica.restore(await kept.journal.snapshot_get(*kept.where, number))
@@ -186,15 +186,15 @@ def test_a_quarantine_is_full_by_its_bytes_too(serve, store, monkeypatch):
     while (answer := clients[0].post("/models/m/learn", json=samples(n, n + 1)[0])).is_success:
         n += 1
     assert "2000 bytes" in assert_problem(answer, 429, "quarantine-full")["detail"]
-    held = paused(clients[0])["held_bytes"]
-    assert before < held <= before + row * (n - 130) and held - row < 2000 <= held
+    kept = paused(clients[0])["held_bytes"]
+    assert before < kept <= before + row * (n - 130) and kept - row < 2000 <= kept
     # It is a bound of the door alone: whoever lets in more has a journal that all apply.
     monkeypatch.undo()
     seq = learn(clients[1], samples(n, n + 5))["seq"]
     clients[0].get(f"/models/m/predict?x=1:1&min_seq={seq}")
     one, other = map(view, clients)
     assert one["paused"]["held_bytes"] == other["paused"]["held_bytes"]
-    assert held < one["paused"]["held_bytes"] <= held + 5 * row  # a zero counts nothing
+    assert kept < one["paused"]["held_bytes"] <= kept + 5 * row  # a zero counts nothing
     assert one["state_digest"] == other["state_digest"]
     assert view(serve(store=store))["paused"] == one["paused"]
     learned = resume(clients[1], "learn").json()
@@ -267,8 +267,8 @@ def test_another_spec_learns_what_was_set_aside(serve, store):
     seq = paused(client)["held_from"] + 41
     resume(client, "drop")
     learn(client, samples(140, 150))
-    found = asyncio.run(replay(ALL, store, "m", None, {"rho": 0.01}))
-    assert (found.samples, found.left_out_pauses, found.refused_controls) == (150, 2, 0)
+    result = asyncio.run(replay(ALL, store, "m", None, {"rho": 0.01}))
+    assert (result.samples, result.left_out_pauses, result.refused_controls) == (150, 2, 0)
     then = asyncio.run(replay(ALL, store, "m", None, {}))
     assert then.state_digest == view(client)["state_digest"]
     assert then.samples == view(client)["samples"] < seq
@@ -281,8 +281,8 @@ def test_it_warns_where_it_is_to_warn(serve):
     got = learn(client, samples(100, 200, bad=True))
     assert got["learned"] == 100 and view(client)["paused"] is None
     events = client.get("/models/m/timeline").json()["events"]
-    found = [(event["seq"], event["paused"]) for event in events if event["kind"] == "guard"]
-    assert found == [(120, False)]
+    results = [(event["seq"], event["paused"]) for event in events if event["kind"] == "guard"]
+    assert results == [(120, False)]
     assert 'dualstream_model_paused{model="m"} 0.0' in client.get("/metrics").text
 
 
@@ -400,7 +400,7 @@ def test_copy_of_a_rollback_settled_elsewhere_is_deleted(serve, store, monkeypat
     where = ("m", model.record.incarnation)
     copy_put, put = registry.journal.copy_put, []
 
-    async def late(*given: Any) -> str:
+    async def late(*args: Any) -> str:
         since = model.job(GuardRollback).pauses.since
         key = make_key(KeyKind.PAUSE, str(since))
         request = ControlRequest.of(Pause(since), key, b"pause")
@@ -410,7 +410,7 @@ def test_copy_of_a_rollback_settled_elsewhere_is_deleted(serve, store, monkeypat
             await registry.journal.append(
                 AppendRequest(*where, bytes(16), model.replica.seq, request.parts)
             )
-        put.append(await copy_put(*given))
+        put.append(await copy_put(*args))
         return put[-1]
 
     async def go_back() -> None:

@@ -41,21 +41,23 @@ def requests(draw) -> bytes:
 
 
 def one_by_one(headers, first_seq: int, seq: int, most: int) -> list[KeyedRequest]:
-    found, opened, at = [], None, FIRST
+    results, opened, at = [], None, FIRST
     for header in headers:
         if not header.continues:
             is_request = header.key is not None and header.key[0] in OPENING
             opened = KeyedRequest(header.key, at, 0) if is_request else None
-            found += [opened] if is_request else []
+            results += [opened] if is_request else []
         elif opened is not None and header.key is not None and header.key[0] == KeyKind.SAMPLE:
             opened.ids += (header.key,)
         if opened is not None:
             opened.count += header.count
         at += header.count
     whole = [
-        asked
-        for asked in found
-        if asked.count and first_seq <= asked.first_seq and asked.first_seq + asked.count <= seq + 1
+        request
+        for request in results
+        if request.count
+        and first_seq <= request.first_seq
+        and request.first_seq + request.count <= seq + 1
     ]
     return whole[max(0, len(whole) - most) :]
 

@@ -30,11 +30,11 @@ def test_the_seq_of_known_rows_is_the_same_with_and_without_a_key(serve, store, 
     learn(samples(None, None, None))
     for body, seq in ((samples("a"), 1), (samples("b", "a"), 2), (samples("a", "c", "b"), 3)):
         key = next(keys)
-        found = [learn(body), learn(body, key), learn(body, key), learn(body, next(keys))]
-        assert [one["seq"] for one in found] == [seq] * 4
-        assert [one["count"] for one in found] == [0] * 4
-        assert [one["duplicate"] for one in found] == [True] * 4
-        assert {str(one["duplicates"]) for one in found} == {str(found[0]["duplicates"])}
+        results = [learn(body), learn(body, key), learn(body, key), learn(body, next(keys))]
+        assert [one["seq"] for one in results] == [seq] * 4
+        assert [one["count"] for one in results] == [0] * 4
+        assert [one["duplicate"] for one in results] == [True] * 4
+        assert {str(one["duplicates"]) for one in results} == {str(results[0]["duplicates"])}
     # With a new row the answer has that of the new row.
     key = next(keys)
     assert learn(samples("a", "d"), key)["seq"] == learn(samples("a", "d"), key)["seq"] == 7

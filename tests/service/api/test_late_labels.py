@@ -318,20 +318,20 @@ def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
     remember(late, "v1", "v2")
     label(late, ("v2", 1))
     registry = late.app._registry
-    own = [Label(0, "v1", 1.0), Label(1, "x", 1.0), Label(2, "v2", 1.0), Label(3, "v1", 0.0)]
+    mine = [Label(0, "v1", 1.0), Label(1, "x", 1.0), Label(2, "v2", 1.0), Label(3, "v1", 0.0)]
     key, mark = make_key(KeyKind.REQUEST, "k"), bytes(16)
 
     async def twice(labels: list[Label], key: bytes) -> list[Labelled]:
-        asked = (registry.journal, registry.find("m"), labels, key, mark)
-        return await asyncio.gather(learn_labels(*asked), learn_labels(*asked))
+        request = (registry.journal, registry.find("m"), labels, key, mark)
+        return await asyncio.gather(learn_labels(*request), learn_labels(*request))
 
-    one, other = late.portal.call(twice, own, key)
+    one, other = late.portal.call(twice, mine, key)
     assert one.repeats is None and one.receipt.placed.seq == 2
     assert other.repeats == (2, 1) and other.answer.learned == 1
-    assert (other.journalled, other.unknown) == ({0: own[0]}, [1])
+    assert (other.journalled, other.unknown) == ({0: mine[0]}, [1])
     assert (other.duplicates, other.conflicts) == ([(2, 1)], [(3, 2)])
     # Of labels that are known, too.
-    one, other = late.portal.call(twice, own[2:3], make_key(KeyKind.REQUEST, "l"))
+    one, other = late.portal.call(twice, mine[2:3], make_key(KeyKind.REQUEST, "l"))
     assert one.repeats is None and one.receipt.placed.count == 0
     assert other.repeats == (2, 0) and other.answer.count == 0
     assert one.duplicates == other.duplicates == [(2, 1)]
@@ -350,7 +350,7 @@ def test_an_expired_row_is_shown_from_an_unknown_one(serve):
 
 def test_what_cannot_wait_is_refused(model, serve, tmp_path, monkeypatch):
     ask = {"remember": "true"}
-    predict = lambda client=model, **given: client.post("/models/m/predict", **given)  # noqa: E731
+    predict = lambda client=model, **options: client.post("/models/m/predict", **options)  # noqa: E731
     answer = model.get("/models/m/predict", params=ask | {"x": "1:1"})
     assert_problem(answer, 422, "invalid-query")
     assert_problem(predict(params=ask, json=row(1)), 422, "invalid-rows")
@@ -358,7 +358,7 @@ def test_what_cannot_wait_is_refused(model, serve, tmp_path, monkeypatch):
     got = predict(params=ask, json=two).json()
     assert (got["remembered"], got["rejected"]) == (1, 3)
     assert [error["pointer"] for error in got["errors"]] == [
-        f"/samples/{place}/id" for place in (1, 2, 3)
+        f"/samples/{position}/id" for position in (1, 2, 3)
     ]
     assert got["scores"][1:] == [None] * 3
     libsvm = {"content": "1:1", "headers": {"content-type": "text/x-libsvm"}}
@@ -370,10 +370,10 @@ def test_what_cannot_wait_is_refused(model, serve, tmp_path, monkeypatch):
         {"default_label": "0", "default_after_s": "1e9"},
         {"default_label": "0", "default_after_s": "soon"},
     ):
-        asked = predict(params=ask | wrong, json=row(1, id="b"))
-        assert_problem(asked, 422, "invalid-query")
-    asked = predict(params={"default_label": "0"}, json=row(1, id="b"))
-    assert_problem(asked, 422, "invalid-query")
+        request = predict(params=ask | wrong, json=row(1, id="b"))
+        assert_problem(request, 422, "invalid-query")
+    request = predict(params={"default_label": "0"}, json=row(1, id="b"))
+    assert_problem(request, 422, "invalid-query")
     monkeypatch.setattr(
         "dualstream.service.server.app.JournalLimits", partial(Limits, max_remembered=2)
     )
@@ -386,8 +386,8 @@ def test_what_cannot_wait_is_refused(model, serve, tmp_path, monkeypatch):
         few.delete("/models/m")
         spec = {"algorithm": "dual_ascent", "features": SPEC["features"]} | spec
         assert few.put("/models/m", json=spec).status_code == 201
-        asked = predict(few, params=ask, json=row(1, id="c"))
-        assert_problem(asked, 409, "cannot-remember")
+        request = predict(few, params=ask, json=row(1, id="c"))
+        assert_problem(request, 409, "cannot-remember")
 
 
 def test_names_of_features_come_with_the_label(late, serve, store):
@@ -470,8 +470,8 @@ def test_a_row_predicted_again_after_its_label_is_not_learned_twice(serve, store
     assert label(late, ("view-1", 1)).json()["seq"] == 1
     # As a client does that has lost the answer; a row beside it is new.
     samples = [row(0, id="view-1"), row(1, id="view-2")]
-    asked = {"remember": "true"} | wait
-    got = late.post("/models/m/predict", params=asked, json={"samples": samples}).json()
+    request = {"remember": "true"} | wait
+    got = late.post("/models/m/predict", params=request, json={"samples": samples}).json()
     assert (got["remembered"], len(got["scores"])) == (1, 2)
     single = late.post("/models/m/predict?remember=true", json=row(0, id="view-1")).json()
     assert single["remembered"] == 0 and isinstance(single["score"], float)

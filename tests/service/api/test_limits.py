@@ -72,12 +72,12 @@ def test_every_format_has_the_limits(kind: str, pad: int):
     schema = RowSchema(spec, RowLimits(rows=pad + 2, nonzeros=4))
     fine = {str(k): 0.5 for k in (1, 2, 3, 4)}
     rows = [fine] * pad + [fine | {"5": 0.5}, fine]
-    found = parse_body(schema, kind, samples_of(kind, rows), labelled=True)
-    assert [error.index for error in found.errors] == [pad]
-    assert "5 non-zero features; the limit is 4" in found.errors[0].reason
-    assert list(found.row_indices) == [*range(pad), pad + 1]
-    assert len(found.rows) == pad + 1
-    assert {name for _, name in found.names} <= set(fine)
+    result = parse_body(schema, kind, samples_of(kind, rows), labelled=True)
+    assert [error.index for error in result.errors] == [pad]
+    assert "5 non-zero features; the limit is 4" in result.errors[0].reason
+    assert list(result.row_indices) == [*range(pad), pad + 1]
+    assert len(result.rows) == pad + 1
+    assert {name for _, name in result.names} <= set(fine)
     with pytest.raises(Exception, match="more than") as refused:
         parse_body(schema, kind, samples_of(kind, [fine, *rows]), labelled=True)
     assert (refused.value.status, refused.value.slug) == (413, "too-many-rows")
@@ -94,10 +94,10 @@ def test_every_format_has_the_longest_name(kind: str, pad: int):
             parse_body(schema, kind, body, labelled=True)
         assert refused.value.status == 422
         return
-    found = parse_body(schema, kind, body, labelled=True)
-    assert [error.index for error in found.errors] == [pad]
-    assert "at most 1024 characters" in found.errors[0].reason
-    assert len(found.rows) == pad + 1
+    result = parse_body(schema, kind, body, labelled=True)
+    assert [error.index for error in result.errors] == [pad]
+    assert "at most 1024 characters" in result.errors[0].reason
+    assert len(result.rows) == pad + 1
 
 
 def test_requests_of_every_kind_are_bounded(serve, monkeypatch):
@@ -193,7 +193,7 @@ def test_refused_request_leaves_no_reference_cycles(serve):
     long = b"x" * 2**20
     bomb = zstandard.ZstdCompressor().compress(b" " * 2**24)
     packed = {"content-encoding": "zstd"}
-    asked = (
+    request = (
         ("POST", "/models/m/learn", long, {}, 400),
         ("POST", "/models/m/learn", bomb, packed | {"content-type": "text/csv"}, 413),
         ("POST", "/models/m/learn", bomb, packed, 413),
@@ -206,7 +206,7 @@ def test_refused_request_leaves_no_reference_cycles(serve):
     gc.collect()
     gc.disable()
     try:
-        for method, path, body, headers, status in asked:
+        for method, path, body, headers, status in request:
             answer = client.request(method, path, content=body, headers=headers)
             assert answer.status_code == status, answer.text
             # A thread that found it may hold it a moment longer than it takes to be answered.
@@ -231,8 +231,8 @@ def test_the_ids_of_a_request_are_bounded(serve, monkeypatch):
         return client.post(f"/models/m/learn{query}", json={"samples": samples}, headers=headers)
 
     assert learn(3).json()["seq"] == 8
-    for given in ({}, {"query": "?atomic=true"}, {"key": "a"}):
-        got = assert_problem(learn(4, **given), 413, "too-many-rows")
+    for case in ({}, {"query": "?atomic=true"}, {"key": "a"}):
+        got = assert_problem(learn(4, **case), 413, "too-many-rows")
         assert "4 rows with ids, more than 3" in got["detail"]
     lines = "y,1,id\n" + "".join(f"1,1,c{k}\n" for k in range(4))
     headers = {"content-type": "text/csv"}

@@ -107,7 +107,7 @@ def test_a_body_is_refused_in_few_words(client):
 
 def test_what_is_no_row_is_refused_in_few_words(client):
     client.put("/models/m", json=SPEC)
-    for method, path, given, why in (
+    for method, path, case, why in (
         ("PUT", "/models/n", SPEC | {LONG: 1}, "is not a known field"),
         ("PUT", "/models/n", SPEC | {"loss": LONG}, "loss must be"),
         ("PUT", "/models/n", SPEC | {"window": {"kind": "none", LONG: 1}}, "window"),
@@ -125,7 +125,7 @@ def test_what_is_no_row_is_refused_in_few_words(client):
         ("POST", "/models/m/labels", {"id": "a", "y": LONG}, "is not a label"),
         ("POST", "/models/m/learn", [LONG], "object"),
     ):
-        checked(client.request(method, path, json=given), why)
+        checked(client.request(method, path, json=case), why)
 
 
 def test_a_line_of_a_request_is_refused_in_few_words(client):

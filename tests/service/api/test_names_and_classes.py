@@ -188,12 +188,12 @@ def test_first_name_of_a_place_wins_and_damage_is_found():
 def rows_of_classes(n: int) -> list[tuple[list[float], object]]:
     rng = np.random.default_rng(1)
     kinds = ["red", 1, "1", True, 2.0]
-    found = []
+    results = []
     for _ in range(n):
         kind = int(rng.integers(0, len(kinds)))
         x = rng.standard_normal(3) * 0.2 + np.array([kind % 3, kind // 3, kind == 4])
-        found.append((x.tolist(), kinds[kind]))
-    return found
+        results.append((x.tolist(), kinds[kind]))
+    return results
 
 
 def test_classes_are_met_on_the_way(serve, store):
@@ -221,10 +221,10 @@ def test_classes_are_met_on_the_way(serve, store):
     assert metrics["error_rate"] == mistakes / 120
     assert metrics["error_rate"] < metrics["baselines"]["most_frequent"]["error_rate"]
     many = client.post("/models/m/predict", json={"samples": [{"x": x} for x, _ in rows[-20:]]})
-    found = learner.predict_classes(batch[100:120])
-    expected = [json.loads(found.classes[best]) for best in found.best.tolist()]
+    result = learner.predict_classes(batch[100:120])
+    expected = [json.loads(result.classes[best]) for best in result.best.tolist()]
     assert many.json()["labels"] == expected
-    assert many.json()["probabilities"][0] == pytest.approx(float(found.probabilities[0].max()))
+    assert many.json()["probabilities"][0] == pytest.approx(float(result.probabilities[0].max()))
     one = client.get("/models/m/predict?x=1:0.5").json()
     assert one["label"] in ["red", 1, "1", True, 2]
     weights = client.get("/models/m/weights?top=3").json()
@@ -338,11 +338,11 @@ def test_every_algorithm_is_served(serve, store, given):
 
 def test_long_names_count_as_memory_whichever_came_first():
     names = FeatureNames()
-    names.keep((place, f"n{place}" + 900 * "x" * (place >= 64)) for place in range(1000))
+    names.keep((index, f"n{index}" + 900 * "x" * (index >= 64)) for index in range(1000))
     names.keep([(0, 5000 * "x")])  # the place has one
     restored = FeatureNames()
     restored.restore(names.state())
-    for held in (names, names.copy(), restored):
-        assert 900 * 936 < bytes_of(held) < 1_100_000
+    for kept in (names, names.copy(), restored):
+        assert 900 * 936 < bytes_of(kept) < 1_100_000
     restored.restore({})
     assert bytes_of(restored) < 500

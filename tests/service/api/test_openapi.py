@@ -77,9 +77,9 @@ def test_every_reference_in_the_document_leads_somewhere(client):
                 yield from references(child)
 
     for reference in references(document):
-        place = document
+        position = document
         for step in reference.removeprefix("#/").split("/"):
-            place = place[step]
+            position = position[step]
     assert client.get("/docs").status_code == 200
 
 
@@ -111,20 +111,20 @@ def test_every_answer_and_every_link_is_named(client):
             for link in answer.get("links", {}).values():
                 target = by_id[link["operationId"]]
                 linked[link["operationId"]] += 1
-                known = {one["name"]: one for one in target.get("parameters", ())}
-                assert set(link.get("parameters", {})) <= set(known)
-                needed = {name for name, one in known.items() if one["in"] == "path"}
+                previous = {one["name"]: one for one in target.get("parameters", ())}
+                assert set(link.get("parameters", {})) <= set(previous)
+                needed = {name for name, one in previous.items() if one["in"] == "path"}
                 assert needed <= set(link["parameters"])
     of_models = {one for one in by_id if "model_id" in str(by_id[one].get("parameters"))}
     assert of_models | {"predict_by_query"} == set(linked)
 
 
 def test_the_description_is_written_once_and_not_in_the_event_loop(monkeypatch):
-    found = []
+    results = []
     written = dashboard._written
 
     def counted(app):
-        found.append(threading.current_thread() is threading.main_thread())
+        results.append(threading.current_thread() is threading.main_thread())
         return written(app)
 
     monkeypatch.setattr(dashboard, "_written", counted)
@@ -138,4 +138,4 @@ def test_the_description_is_written_once_and_not_in_the_event_loop(monkeypatch):
             return [answer.content for answer in got]
 
     texts = asyncio.run(all_at_once())
-    assert found == [False] and len(set(texts)) == 1 and json.loads(texts[0])["info"]
+    assert results == [False] and len(set(texts)) == 1 and json.loads(texts[0])["info"]

@@ -30,9 +30,7 @@ def test_a_refused_resumption_is_refused_again(serve, store, overtaken):
 
 
 def test_a_refused_rollback_is_refused_again(serve, store, overtaken, monkeypatch):
-    monkeypatch.setattr(
-        UnlearnCleanup, "begin", lambda *given: None
-    )  # which takes the version away
+    monkeypatch.setattr(UnlearnCleanup, "begin", lambda *args: None)  # which takes the version away
     one, other = serve(store=store), serve(store=store)
     one.put("/models/m", json=SPEC | {"retain": 100})
     learn(one, samples(0, 30, ids=True))

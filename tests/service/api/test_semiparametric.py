@@ -71,15 +71,15 @@ def test_coefficients_are_read_out_by_name_and_are_the_same_for_all(serve, store
     assert job["converged"] and job["relative_gap"] <= 1e-4 and job["retained"] == 400
     assert job["dropped"] == ["warmth again"] and job["coefficients_are_unique"] is True
     got = client.get("/models/m/weights").json()
-    found = {one["name"]: one["value"] for one in got["coefficients"]}
-    assert list(found) == ["constant", "warmth", "sine(1, 365.25)", "winter", "warmth again"]
+    result = {one["name"]: one["value"] for one in got["coefficients"]}
+    assert list(result) == ["constant", "warmth", "sine(1, 365.25)", "winter", "warmth again"]
     assert [one["dropped"] for one in got["coefficients"]] == [False] * 4 + [True]
-    assert found["winter"] == pytest.approx(6.0, abs=0.3)
-    assert found["warmth"] == pytest.approx(-2.0, abs=0.3)
-    assert found["sine(1, 365.25)"] == pytest.approx(0.0, abs=0.3)
+    assert result["winter"] == pytest.approx(6.0, abs=0.3)
+    assert result["warmth"] == pytest.approx(-2.0, abs=0.3)
+    assert result["sine(1, 365.25)"] == pytest.approx(0.0, abs=0.3)
     assert got["coefficients_are_unique"] is True and 0 < got["support"] <= 400
-    assert got["intercept"] == found["constant"]
-    assert [(w["index"], w["weight"]) for w in got["weights"]] == [(2, found["warmth"])]
+    assert got["intercept"] == result["constant"]
+    assert [(w["index"], w["weight"]) for w in got["weights"]] == [(2, result["warmth"])]
     loss = [client.post("/models/m/learn?scores=true", json=days(450, 500)).json()]
     errors = np.array(loss[0]["scores"]) - np.array(days(450, 500)["y"])
     assert np.abs(errors).mean() < 1.3

@@ -61,9 +61,9 @@ def test_batches_are_learned_once_and_in_order(client, store):
     got = learn(client, "kafka/clicks/0; from=200; to=200", 4)
     assert (got["seq"], got["source"]["next"]) == (4, 201)
     assert learn(client, "another; from=5; to=9; first", 5)["seq"] == 5
-    found = listed(client)
-    assert list(found) == ["another", "kafka/clicks/0"]
-    cursor = found["kafka/clicks/0"]
+    result = listed(client)
+    assert list(result) == ["another", "kafka/clicks/0"]
+    cursor = result["kafka/clicks/0"]
     assert (cursor["next"], cursor["rows"], cursor["refused"], cursor["lag"]) == (201, 4, 0, None)
     assert cursor["updated_at"].endswith("Z")
     assert loaded(store).learner.samples == 5

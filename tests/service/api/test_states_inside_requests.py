@@ -34,7 +34,7 @@ def generated(spec: Row, chance: random.Random, count: int) -> list[Row]:
     for at in range(count):
         names = {name: chance.choice([0, 0, 1, 2.5]) for name in NUMBERS}
         if spec.get("features", {}).get("kind") == "indexed":
-            x: Row = {str(1 + place): value for place, value in enumerate(names.values())}
+            x: Row = {str(1 + index): value for index, value in enumerate(names.values())}
         else:
             x = names | {name: f"{chance.randrange(1 + at)}" * 3 + "x" for name in TEXTS}
         label = chance.choice(["p", "q", "r"][: 1 + at // 3]) if "task" in spec else at % 2
@@ -62,17 +62,17 @@ def as_vw(rows: list[Row]) -> str:
 
 def bodies_of(spec: Row, rows: list[Row]) -> dict[str, tuple[str, str | bytes]]:
     """The rows in each format that the model reads."""
-    found: dict[str, tuple[str, str | bytes]] = {
+    result: dict[str, tuple[str, str | bytes]] = {
         "list": ("application/json", json.dumps(rows if "columns" in spec else {"samples": rows})),
         "kernels": (NDJSON, "\n".join(map(json.dumps, rows)) + " " * 5000),
     }
     if any("id" in row for row in rows):
-        return found
-    found["csv"] = CSV, as_csv(rows) + "\n" * 5000
-    found["arrow"] = ARROW, written(pa.RecordBatch.from_pylist(flat(rows)))
+        return result
+    result["csv"] = CSV, as_csv(rows) + "\n" * 5000
+    result["arrow"] = ARROW, written(pa.RecordBatch.from_pylist(flat(rows)))
     if "columns" not in spec and spec["features"]["kind"] == "hashed":
-        found["vw"] = "text/x-vw", as_vw(rows)
-    return found
+        result["vw"] = "text/x-vw", as_vw(rows)
+    return result
 
 
 def digest_of(client: TestClient, model: str = "m") -> str:
@@ -87,8 +87,8 @@ def learn(client: TestClient, model: str, kind: str, body: str | bytes) -> Row:
 
 def digests_inside(store: str, seqs: range) -> list[str]:
     async def states(kept: Kept) -> list[str]:
-        found = [await state_at(ALL, kept.journal, kept.record, seq) for seq in seqs]
-        return [replica.capture().state_digest() for replica in found]
+        results = [await state_at(ALL, kept.journal, kept.record, seq) for seq in seqs]
+        return [replica.capture().state_digest() for replica in results]
 
     return run(store, states)
 

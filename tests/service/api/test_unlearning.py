@@ -101,7 +101,7 @@ def test_the_journal_from_before_is_gone(serve, store):
         try:
             record = await journal.get("m")
             where = ("m", record.incarnation)
-            assert [place.seq for place in await journal.snapshots(*where)] == [6]
+            assert [position.seq for position in await journal.snapshots(*where)] == [6]
             assert [entry.seq for entry in await journal.read(*where, 6)] == [7]
             with pytest.raises(Trimmed):
                 await journal.read(*where, 5)
@@ -149,8 +149,8 @@ def test_what_is_known_to_be_forgotten_is_refused_before_the_journal(serve, stor
     assert unlearn(client, "1").status_code == 202
     for to in ({"version": "before"}, {"seq": 2}):
         for _ in range(2):  # the key is not used
-            given = {"json": to, "headers": {"idempotency-key": str(to)}}
-            got = assert_problem(client.post("/models/m/rollback", **given), 410, "not-kept")
+            fields = {"json": to, "headers": {"idempotency-key": str(to)}}
+            got = assert_problem(client.post("/models/m/rollback", **fields), 410, "not-kept")
             assert (got["first"], got["last"]) == (5, 5) and "unlearned at seq 5" in got["detail"]
     assert client.get("/models/m").json()["seq"] == 5
 
@@ -165,9 +165,9 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return self._after_all if name == self._call else getattr(self._journal, name)
 
-    async def _after_all(self, *given: Any, **more: Any) -> Any:
+    async def _after_all(self, *args: Any, **more: Any) -> Any:
         await self.meanwhile()
-        return await getattr(self._journal, self._call)(*given, **more)
+        return await getattr(self._journal, self._call)(*args, **more)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
             model = await registry.get("m")
 
             async def unlearned_by_another() -> None:
-                held = await other.get("m")
-                await held.submit(ControlRequest.of(unlearning("2")))
-                held.job(UnlearnCleanup).begin()
+                kept = await other.get("m")
+                await kept.submit(ControlRequest.of(unlearning("2")))
+                kept.job(UnlearnCleanup).begin()
                 await cleaned(other)
 
             late.meanwhile = unlearned_by_another
@@ -243,8 +243,8 @@ def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
             model = await of_five(registry)
             where, key = ("m", model.record.incarnation), make_key(KeyKind.REQUEST, "key")
             order, _ = await roll_back_to_seq(model, journal, 3, key, b"to 3")
-            for seq, asked in ((3, b"to 3"), (2, b"to 2")):
-                _, receipt = await roll_back_to_seq(model, journal, seq, key, asked)
+            for seq, request in ((3, b"to 3"), (2, b"to 2")):
+                _, receipt = await roll_back_to_seq(model, journal, seq, key, request)
                 assert receipt.placed.duplicate or receipt.placed.conflict
                 assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
             await registry.close()
@@ -322,12 +322,12 @@ class Dying:
         if name not in self.STEPS:
             return method
 
-        async def step(*given: Any, **more: Any) -> Any:
+        async def step(*args: Any, **more: Any) -> Any:
             if self.left <= 0:
                 raise JournalUnavailable("planted: dead")
             self.left -= 1
             self.done.append(name)
-            return await method(*given, **more)
+            return await method(*args, **more)
 
         return step
 
@@ -433,13 +433,13 @@ class Damaging:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    async def snapshot_put(self, *given: Any) -> bool:
-        *place, data, replaces = given
+    async def snapshot_put(self, *args: Any) -> bool:
+        *position, data, replaces = args
         if self.left and not self._is_first:
             self.left -= 1
             data = data[:-9] + bytes(9)
         self._is_first = False
-        return await self._journal.snapshot_put(*place, data, replaces)
+        return await self._journal.snapshot_put(*position, data, replaces)
 
 
 def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch):
@@ -455,9 +455,9 @@ def test_a_clean_up_that_others_overtake_is_done_all_the_same(store, monkeypatch
                 await other.get("m")
             await model.submit(ControlRequest.of(unlearning("2")))
             for one in (registry, *others):
-                held = await one.get("m")
-                await held.refresh()
-                held.job(UnlearnCleanup).begin()
+                kept = await one.get("m")
+                await kept.refresh()
+                kept.job(UnlearnCleanup).begin()
             for one in (registry, *others):
                 await cleaned(one)
             states = [bits((await one.get("m")).replica) for one in (registry, *others)]
@@ -503,10 +503,10 @@ def test_close_waits_for_the_clean_up_of_the_last_group(store):
         try:
             registry = registry_on(journal)
             model = await of_five(registry)
-            asked = asyncio.create_task(model.submit(ControlRequest.of(unlearning("1"))))
+            request = asyncio.create_task(model.submit(ControlRequest.of(unlearning("1"))))
             await asyncio.sleep(0)
             await registry.close()
-            assert (await asked).placed.seq == 6
+            assert (await request).placed.seq == 6
             assert not model.job(UnlearnCleanup).is_busy
         finally:
             await journal.close()
@@ -551,13 +551,13 @@ def test_the_store_is_not_clean_where_it_loses_what_it_is_cleaned_by(tmp_path, m
             await learn(model, "5")
             trim, trimmed = journal.trim, []
 
-            async def lose_and_trim(*given: Any, **more: Any) -> None:
+            async def lose_and_trim(*args: Any, **more: Any) -> None:
                 if not trimmed:
                     lose_last_entry(sqlite3.connect(path))
                     with sqlite3.connect(path) as db:
                         db.execute("DELETE FROM snapshots")
                 trimmed.append(await model.job(UnlearnCleanup).is_done(6))
-                await trim(*given, **more)
+                await trim(*args, **more)
 
             monkeypatch.setattr(journal, "trim", lose_and_trim)
             model.job(UnlearnCleanup).begin()

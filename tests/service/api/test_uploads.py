@@ -58,16 +58,16 @@ def send(client, body, kind=LIBSVM, key=None, query="", lines=False, model="m", 
     return client.post(f"/models/{model}/learn{query}", content=body, headers=headers)
 
 
-def learned(client, *given, **options) -> dict:
-    answer = send(client, *given, **options)
+def learned(client, *args, **options) -> dict:
+    answer = send(client, *args, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def state_of(client, model: str) -> dict[str, bytes]:
     """What was learned, without the answers that were given."""
-    found = bits(replica_of(client, model)).items()
-    return {name: array for name, array in found if not name.startswith("answers.")}
+    result = bits(replica_of(client, model)).items()
+    return {name: array for name, array in result if not name.startswith("answers.")}
 
 
 def check_rows(store: str, expected: list[int]) -> None:
@@ -76,17 +76,17 @@ def check_rows(store: str, expected: list[int]) -> None:
     async def check() -> None:
         journal = await open_journal(store)
         try:
-            found: list[float] = []
+            results: list[float] = []
 
             def tags_of(rows):
-                found.extend(values_of(rows))
+                results.extend(values_of(rows))
                 return values_of(rows)
 
             every = [row(k)[1][str(1 + k % 4)] for k in expected]
             acknowledged = [Acknowledged(v, k + 1) for k, v in enumerate(every)]
             sent = dict.fromkeys(every, 1)
             await check_history(journal, "m", acknowledged, tags_of=tags_of, sent=sent)
-            assert found == every
+            assert results == every
         finally:
             await journal.close()
 
@@ -213,13 +213,13 @@ def test_bad_rows_are_shown_by_their_place_in_the_whole_body(client, store, kind
     lines = body_of(kind, end=end).split(end.encode())
     head = int(kind == CSV)
     bad = [3, 400, 401, 999]
-    for place in bad:
-        lines[head + place] = b"no row"
+    for position in bad:
+        lines[head + position] = b"no row"
     lines.insert(head + 200, b"")
     got = learned(client, end.encode().join(lines)[: -len(end)], kind, key="k")
     assert (got["count"], got["rejected"]) == (N - 4, 4)
     assert [error["index"] for error in got["errors"]] == bad
-    expected = [place + head + 1 + (place > 200) for place in bad]
+    expected = [position + head + 1 + (position > 200) for position in bad]
     assert [error["line"] for error in got["errors"]] == expected
     check_rows(store, [k for k in range(N) if k not in bad])
 
@@ -351,9 +351,9 @@ def test_ids_are_known_across_chunks(client):
     assert (got["count"], got["duplicate_rows"], got["rejected"]) == (150, 150, 0)
     answer = send(client, body, NDJSON, lines=True)
     *progress, total = map(json.loads, answer.text.splitlines())
-    found = [known for got in progress for known in got["duplicates"]]
-    assert [known["index"] for known in found] == list(range(300))
-    assert [known["seq"] for known in found] == [1 + k % 150 for k in range(300)]
+    results = [previous for got in progress for previous in got["duplicates"]]
+    assert [previous["index"] for previous in results] == list(range(300))
+    assert [previous["seq"] for previous in results] == [1 + k % 150 for k in range(300)]
     assert total["duplicate"] is True and total["duplicate_rows"] == 300
 
 
@@ -365,8 +365,8 @@ def test_damage_and_limits_leave_whole_chunks(client, serve, store):
     assert learned(client, packed, key="k", **headers)["duplicate_chunks"] == got["chunks"]
     check_rows(store, list(range(N)))
     small = serve(store=store, max_upload_bytes=3 * CHUNK)
-    for body, given in ((body_of(LIBSVM), {}), (packed, headers)):
-        assert_problem(send(small, body, **given), 413, "body-too-large")
+    for body, case in ((body_of(LIBSVM), {}), (packed, headers)):
+        assert_problem(send(small, body, **case), 413, "body-too-large")
     long_row = b"1 1:1" + b" " * 20000 + b"\n"
     small = serve(store=store, max_body_bytes=10000)
     got = assert_problem(send(small, body_of(LIBSVM) + long_row), 413, "body-too-large")
@@ -379,12 +379,12 @@ def before_appends(client, monkeypatch, happening: dict) -> None:
     journal, calls = client.app._registry.journal, 0
     append = journal.append
 
-    async def watched(*given, **named):
+    async def watched(*args, **named):
         nonlocal calls
         calls += 1
         if calls in happening:
             await happening[calls](journal)
-        return await append(*given, **named)
+        return await append(*args, **named)
 
     monkeypatch.setattr(journal, "append", watched)
 

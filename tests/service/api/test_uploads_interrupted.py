@@ -92,8 +92,8 @@ def check(server: ServerProcess, store: str) -> None:
     asyncio.run(every_row())
     create(server, "once")
     assert upload(server, "once")["duplicate"] is False
-    found = [httpx.get(f"{server.url}/models/{m}?digest=true").json() for m in ("m", "once")]
-    assert found[0]["state_digest"] == found[1]["state_digest"] and found[0]["seq"] == ROWS
+    results = [httpx.get(f"{server.url}/models/{m}?digest=true").json() for m in ("m", "once")]
+    assert results[0]["state_digest"] == results[1]["state_digest"] and results[0]["seq"] == ROWS
 
 
 def test_repeated_upload_resumes_after_a_cut_connection(store):

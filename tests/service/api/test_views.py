@@ -57,10 +57,10 @@ def dense_answer(learner, top):
     classes = [text.strip('"') for text in getattr(learner, "classes", ())]
     shown = []
     for at in np.argsort(-np.abs(weights), axis=None, kind="stable")[:top].tolist():
-        row, place = divmod(at, weights.shape[1])
-        if weights[row, place]:
+        row, position = divmod(at, weights.shape[1])
+        if weights[row, position]:
             label = {"label": classes[row]} if classes else {}
-            shown.append({"index": place + 1, **label, "weight": weights[row, place]})
+            shown.append({"index": position + 1, **label, "weight": weights[row, position]})
     intercepts = getattr(learner, "intercepts", None)
     sizes = np.abs(weights)
     return {
@@ -238,14 +238,14 @@ def test_answers_about_large_and_small_models_are_equal(serve, monkeypatch, name
         monkeypatch.setattr(views, "LARGE_BYTES", limit)
         model = make(client, SPECS[name])
         assert model.replica.is_large == (limit == 0)
-        found = [client.get("/models/m?digest=true").json()["state_digest"]]
+        results = [client.get("/models/m?digest=true").json()["state_digest"]]
         for path in ("weights", "certificate", "members", "metrics", "versions", "timeline"):
             answer = client.get(f"/models/m/{path}")
             body = answer.json()
             for varies in ("request_id", "times"):  # of a problem, and of the timeline
                 body.pop(varies, None)
-            found.append((answer.status_code, body))
-        answers.append(found)
+            results.append((answer.status_code, body))
+        answers.append(results)
         assert client.delete("/models/m").status_code == 204
     assert answers[0] == answers[1]
 

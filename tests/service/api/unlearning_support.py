@@ -55,6 +55,6 @@ async def of_five(registry: ModelRegistry, **more: Any) -> Model:
 
 
 async def learn(model: Model, id_: str) -> None:
-    given, ids = sample(id_), {0: id_}
-    rows = ListedRows([0, DIM], [*range(DIM)], given["x"], [given["y"]], [1.0], DIM, ids=ids)
+    inputs, ids = sample(id_), {0: id_}
+    rows = ListedRows([0, DIM], [*range(DIM)], inputs["x"], [inputs["y"]], [1.0], DIM, ids=ids)
     await model.submit(Request.of(rows, None, None))

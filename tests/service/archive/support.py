@@ -89,36 +89,36 @@ async def named_and_trimmed(url: str) -> None:
 async def everything(journal, model: str) -> dict:
     """All that a store keeps of a model."""
     record = await journal.get(model)
-    own = (model, record.incarnation)
+    log_id = (model, record.incarnation)
     after = 0
     try:
-        await journal.read(*own, 0)
+        await journal.read(*log_id, 0)
     except Trimmed as trimmed:
         after = trimmed.kept_from - 1
     entries = []
-    while page := await journal.read(*own, entries[-1].seq if entries else after):
+    while page := await journal.read(*log_id, entries[-1].seq if entries else after):
         entries += page
-    keys = [key async for page in journal.kept_keys(*own) for key in page]
-    snapshots = [await journal.snapshot_get(*own, n) for n in (0, 1)]
-    copies = await journal.copies(*own)
+    keys = [key async for page in journal.kept_keys(*log_id) for key in page]
+    snapshots = [await journal.snapshot_get(*log_id, n) for n in (0, 1)]
+    copies = await journal.copies(*log_id)
     return {
         "record": record,
         "trimmed": after,
         "entries": entries,
         "keys": keys,
         "cursors": (await journal.position(model)).cursors,
-        "waiting": list(await journal.kept_rows(*own)),
-        "snapshots": [found and (found.seq, found.chain, found.data) for found in snapshots],
-        "copies": [(c, await journal.copy_get(*own, c.digest)) for c in copies],
-        "uses": list(await journal.copy_uses(*own)),
-        "versions": list(await journal.versions(*own)),
+        "waiting": list(await journal.kept_rows(*log_id)),
+        "snapshots": [result and (result.seq, result.chain, result.data) for result in snapshots],
+        "copies": [(c, await journal.copy_get(*log_id, c.digest)) for c in copies],
+        "uses": list(await journal.copy_uses(*log_id)),
+        "versions": list(await journal.versions(*log_id)),
     }
 
 
 async def changes(journal) -> list:
     """The log of changes, but for places, which are each store's own."""
-    found = await journal.audit(limit=1000)
-    return [msgspec.structs.replace(one, place="") for one in found]
+    result = await journal.audit(limit=1000)
+    return [msgspec.structs.replace(one, place="") for one in result]
 
 
 async def bits(journal, model: str) -> dict[str, bytes]:

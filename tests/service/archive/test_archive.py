@@ -112,14 +112,14 @@ def test_a_restored_store_is_the_same_to_the_bit(stores):
                 assert await bits(target, model) == await bits(source, model)
             assert await target.identity() == await source.identity()
             assert [r.id for r in await target.list()] == list(before)
-            found = await changes(source)
+            result = await changes(source)
             names = ["create", "member_add", "version", "rollback"]
             actions = ["create", *names, "create", "delete", "create"]
-            assert [one.change.action for one in found] == actions
-            assert await changes(target) == found
+            assert [one.change.action for one in result] == actions
+            assert await changes(target) == result
             # Again, it changes nothing
             assert all("already in this store" in one for one in await restored(target, archive))
-            assert await changes(target) == found
+            assert await changes(target) == result
             for model, kept in before.items():
                 assert await everything(target, model) == kept
 
@@ -218,7 +218,7 @@ def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatc
     async def run() -> None:
         async with opened(*stores) as (source, target):
             record = await grown(source, "m", b"first")
-            own, count = ("m", record.incarnation), 0
+            log_id, count = ("m", record.incarnation), 0
 
             def key(number: int) -> bytes:
                 return make_key(KeyKind.LABEL, f"row {number}")
@@ -228,21 +228,21 @@ def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatc
                 count += 1
                 label = Part(b"label %d" % count, 1, key(count), b"%016d" % count)
                 parts = [keyed(f"request {count}", count), label]
-                appended = await source.append(AppendRequest(*own, os.urandom(16), 10**9, parts))
-                place = (appended.seq, appended.chain)
-                await source.snapshot_put(*own, *place, b"state %d" % count)
-                digest = await source.copy_put(*own, b"copy %d" % count)
-                await source.version_put(*own, Version(f"v{count}", *place, digest, 7))
-                await source.remember(*own, [NewPendingRow(key(10**6 + count), b"a later row")])
+                appended = await source.append(AppendRequest(*log_id, os.urandom(16), 10**9, parts))
+                position = (appended.seq, appended.chain)
+                await source.snapshot_put(*log_id, *position, b"state %d" % count)
+                digest = await source.copy_put(*log_id, b"copy %d" % count)
+                await source.version_put(*log_id, Version(f"v{count}", *position, digest, 7))
+                await source.remember(*log_id, [NewPendingRow(key(10**6 + count), b"a later row")])
 
-            await source.remember(*own, [NewPendingRow(key(n), b"row") for n in range(1, 200)])
+            await source.remember(*log_id, [NewPendingRow(key(n), b"row") for n in range(1, 200)])
             before = await source.get("m")
             await busy()
             for name in reads:
                 true = getattr(source, name)
 
-                async def then_busy(*given, true=true, **named):
-                    answer = await true(*given, **named)
+                async def then_busy(*args, true=true, **named):
+                    answer = await true(*args, **named)
                     if not stopped:
                         await busy()
                     return answer
@@ -284,16 +284,16 @@ def test_keys_that_are_removed_during_the_dump_hide_no_other_key(redis_server, m
                     await journal.append(
                         AppendRequest("m", record.incarnation, os.urandom(16), 0, parts)
                     )
-                found = []
+                results = []
                 async for page in journal.kept_keys("m", record.incarnation):
-                    found += [key.key[1:] for key in page]
+                    results += [key.key[1:] for key in page]
                     for _ in range(2):  # as an append does with the oldest
                         gone = client.lpop(keys_of("m").prefix + b"keyq")
                         client.hdel(keys_of("m").keys, gone[8:])
-                    if len(found) == 6:
+                    if len(results) == 6:
                         for _ in range(4):
                             client.lpop(keys_of("m").prefix + b"keyq")
-                assert found == [b"id %d" % number for number in (*range(6), *range(8, 20))]
+                assert results == [b"id %d" % number for number in (*range(6), *range(8, 20))]
 
     asyncio.run(run())
 
@@ -337,13 +337,13 @@ def test_an_unlearned_sample_is_not_restored_with_the_note_that_it_is_gone(
 
             async def then_cleaned(model):
                 nonlocal is_to_clean
-                found = await true(model)
+                result = await true(model)
                 if is_to_clean:
                     is_to_clean = False
                     if when == "during":
                         await cleaned.begin()
                     await cleaned.end()
-                return found
+                return result
 
             if when != "during":
                 await cleaned.begin()
@@ -370,14 +370,16 @@ def small(url: str) -> bytes:
     async def run() -> bytes:
         async with opened(url) as [journal]:
             record = await grown(journal, "m", b"a body")
-            own = ("m", record.incarnation)
-            digest = await journal.copy_put(*own, b"a copy")
-            await journal.version_put(*own, Version("v", record.seq, record.chain, digest, 6))
-            await journal.snapshot_put(*own, record.seq, record.chain, b"a state")
+            log_id = ("m", record.incarnation)
+            digest = await journal.copy_put(*log_id, b"a copy")
+            await journal.version_put(*log_id, Version("v", record.seq, record.chain, digest, 6))
+            await journal.snapshot_put(*log_id, record.seq, record.chain, b"a state")
             move = CursorMove("a cursor", None, "1")
             nonce = os.urandom(16)
-            await journal.append(AppendRequest(*own, nonce, 1, [rows(1, id="id")], move, digest))
-            await journal.remember(*own, [NewPendingRow(make_key(KeyKind.LABEL, "late"), b"a row")])
+            await journal.append(AppendRequest(*log_id, nonce, 1, [rows(1, id="id")], move, digest))
+            await journal.remember(
+                *log_id, [NewPendingRow(make_key(KeyKind.LABEL, "late"), b"a row")]
+            )
             await journal.claim_identity("this machine")
             return await dumped(journal, "m")
 
@@ -496,11 +498,11 @@ def test_keys_and_changes_stay_as_long_as_any_server_may_keep_them(redis_server,
     with redis.Redis.from_url(to) as target:
         target.flushall()
         asyncio.run(run_restore(to, True, io.BytesIO(archive), lambda line: None))
-        own = keys_of("m")
-        for kept in (own.keys, own.prefix + b"keyq"):  # of an idle model all of them go at once
+        mine = keys_of("m")
+        for kept in (mine.keys, mine.prefix + b"keyq"):  # of an idle model all of them go at once
             assert target.ttl(kept) > 300 * 86400
         most_s = MAX_AUDIT_DAYS * 86400
-        assert most_s - 60 < target.ttl(own.audit) <= most_s
+        assert most_s - 60 < target.ttl(mine.audit) <= most_s
 
 
 def test_changes_are_merged_in_the_order_of_their_times(stores):
@@ -511,12 +513,12 @@ def test_changes_are_merged_in_the_order_of_their_times(stores):
             await until_later(old[-1].time_ms)
             await target.create("m", b"{}", b"{}", Change("create", key="of the target"))
             await target.delete("m", None, Change("delete", key="of the target"))
-            own = await changes(target)
-            await until_later(own[-1].time_ms)
+            mine = await changes(target)
+            await until_later(mine[-1].time_ms)
             await source.create("n", b"{}", b"{}", Change("create"))
             for _ in range(2):
                 await restored(target, await dumped(source))
-                assert await changes(target) == [*old, *own, *(await changes(source))[1:]]
+                assert await changes(target) == [*old, *mine, *(await changes(source))[1:]]
 
     asyncio.run(run())
 
@@ -638,9 +640,9 @@ def unpacked(data: bytes, at: int) -> tuple[object, int]:
 
     def number(layout: str) -> int | float:
         nonlocal at
-        [found] = struct.unpack_from(">" + layout, data, at)
+        [results] = struct.unpack_from(">" + layout, data, at)
         at += struct.calcsize(">" + layout)
-        return found
+        return results
 
     def some(count: int) -> bytes:
         nonlocal at
@@ -649,15 +651,15 @@ def unpacked(data: bytes, at: int) -> tuple[object, int]:
 
     def values(count: int) -> list[object]:
         nonlocal at
-        found = []
+        results = []
         for _ in range(count):
             value, at = unpacked(data, at)
-            found.append(value)
-        return found
+            results.append(value)
+        return results
 
     def pairs(count: int) -> dict:
-        found = values(2 * count)
-        return dict(zip(found[::2], found[1::2], strict=True))
+        results = values(2 * count)
+        return dict(zip(results[::2], results[1::2], strict=True))
 
     if first <= 0x7F:
         return first, at
@@ -728,24 +730,24 @@ def test_an_archive_is_as_the_document_says(stores):
         for kind, rows_ in sections[1:]:
             if kind == "MODL":
                 [got] = rows_
-                found = of_model[got["record"]["id"]] = {"MODL": [got]}
+                result = of_model[got["record"]["id"]] = {"MODL": [got]}
             else:
-                found.setdefault(kind, []).extend([rows_] if kind == "COPY" else rows_)
-        places = {"ENTR": "entries", "KEYS": "keys", "ROWS": "waiting", "VERS": "versions"}
+                result.setdefault(kind, []).extend([rows_] if kind == "COPY" else rows_)
+        positions = {"ENTR": "entries", "KEYS": "keys", "ROWS": "waiting", "VERS": "versions"}
         documented = set(re.findall(r"`([a-z_]+)`", DOCUMENT))
-        for model, found in of_model.items():
-            own = kept[model]
-            assert found["MODL"][0]["record"] == msgspec.structs.asdict(own["record"])
-            assert found["MODL"][0]["trimmed"] == own["trimmed"]
-            assert found["MODL"][0]["cursors"] == own["cursors"]
-            for kind, name in places.items():
-                assert found.get(kind, []) == [msgspec.structs.asdict(one) for one in own[name]]
-            snapshots = [(one["seq"], one["chain"], one["data"]) for one in found.get("SNAP", [])]
-            assert snapshots == [one for one in reversed(own["snapshots"]) if one]
-            digests = [hashlib.sha256(data).hexdigest() for data in found.get("COPY", [])]
-            assert digests == [copy.digest for copy, _ in own["copies"]]
+        for model, result in of_model.items():
+            mine = kept[model]
+            assert result["MODL"][0]["record"] == msgspec.structs.asdict(mine["record"])
+            assert result["MODL"][0]["trimmed"] == mine["trimmed"]
+            assert result["MODL"][0]["cursors"] == mine["cursors"]
+            for kind, name in positions.items():
+                assert result.get(kind, []) == [msgspec.structs.asdict(one) for one in mine[name]]
+            snapshots = [(one["seq"], one["chain"], one["data"]) for one in result.get("SNAP", [])]
+            assert snapshots == [one for one in reversed(mine["snapshots"]) if one]
+            digests = [hashlib.sha256(data).hexdigest() for data in result.get("COPY", [])]
+            assert digests == [copy.digest for copy, _ in mine["copies"]]
             fields = {
-                name for kind in found if kind != "COPY" for row in found[kind] for name in row
+                name for kind in result if kind != "COPY" for row in result[kind] for name in row
             }
             assert fields - {"AUDT"} <= documented
         got = [one["change"]["action"] for one in of_model[MODELS_LEARNED[-1]]["AUDT"]]

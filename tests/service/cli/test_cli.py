@@ -303,8 +303,8 @@ def test_password_of_the_store_is_never_shown():
 
 @pytest.mark.parametrize("origin", ["b.example", "https://b.example/"])
 def test_origins_that_no_browser_sends_are_refused(origin):
-    given = {"DUALSTREAM_CORS_ORIGINS": f"https://a.example, {origin}"}
-    done = CliRunner().invoke(cli.app, ["config"], env=given)
+    fields = {"DUALSTREAM_CORS_ORIGINS": f"https://a.example, {origin}"}
+    done = CliRunner().invoke(cli.app, ["config"], env=fields)
     assert done.exit_code == 2 and "DUALSTREAM_CORS_ORIGINS: " in done.stderr
     assert f"{origin!r} is not an origin; write" in done.stderr
 
@@ -312,7 +312,7 @@ def test_origins_that_no_browser_sends_are_refused(origin):
 def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
     served = []
     monkeypatch.setattr(
-        "dualstream.service.server.serve.serve", lambda given, say: served.append(given)
+        "dualstream.service.server.serve.serve", lambda inputs, say: served.append(inputs)
     )
 
     def run(*flags: str, **environment: str) -> int:

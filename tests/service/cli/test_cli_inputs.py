@@ -97,9 +97,9 @@ def test_a_file_without_rows_does_not_end_the_run(shared_server, model, tmp_path
     else:
         assert len(done.stdout.splitlines()) == 1 + 4
     (tmp_path / "other.csv").write_bytes(b"")
-    for given in (files[:1], [files[0], str(tmp_path / "other.csv")]):
-        alone = CliRunner().invoke(app, [*arguments, *given])
-        why = "the file has no rows" if len(given) == 1 else "none of the 2 files has rows"
+    for case in (files[:1], [files[0], str(tmp_path / "other.csv")]):
+        alone = CliRunner().invoke(app, [*arguments, *case])
+        why = "the file has no rows" if len(case) == 1 else "none of the 2 files has rows"
         assert (alone.exit_code, why in alone.stderr) == (2, True), alone.output
 
 
@@ -137,10 +137,10 @@ def test_an_output_that_cannot_be_written_is_an_error(
 
 def test_a_prediction_that_fails_prints_no_header(shared_server, model, tmp_path):
     (tmp_path / "rows.csv").write_bytes(ROWS)
-    for given in ("missing.csv", "rows.csv --version v", "-x 1=inf"):
+    for case in ("missing.csv", "rows.csv --version v", "-x 1=inf"):
         env = {"DUALSTREAM_URL": shared_server.url}
-        done = run_script(f"dualstream predict inputs {given}", tmp_path, env)
-        assert done.returncode in (2, 3) and done.stdout == "" and done.stderr, given
+        done = run_script(f"dualstream predict inputs {case}", tmp_path, env)
+        assert done.returncode in (2, 3) and done.stdout == "" and done.stderr, case
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,8 @@ def long_lines(first: int, bad: bool) -> bytes:
 def test_rows_count_over_chunks_that_the_server_cuts_again(
     server, tmp_path, ending, rows_of, first, learned, place
 ):
-    known, more = tmp_path / f"a.{ending}", tmp_path / f"b.{ending}"
-    known.write_bytes(rows_of(first, bad=False))
+    previous, more = tmp_path / f"a.{ending}", tmp_path / f"b.{ending}"
+    previous.write_bytes(rows_of(first, bad=False))
     more.write_bytes(rows_of(first, bad=True))
     spec = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 60}}
 
@@ -214,7 +214,7 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
     for way in (in_terminal, by_client):
         with Client(server.url) as client:
             client.create(model, spec)
-            client.learn_file(model, RowFile(str(known), kind_of(known.name)))
+            client.learn_file(model, RowFile(str(previous), kind_of(previous.name)))
             got = way(model)
             client.delete(model)
         assert (got["learned"], got["rejected"], got["duplicate_rows"]) == (learned, 1, first)

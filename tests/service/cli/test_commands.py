@@ -49,13 +49,13 @@ def test_models_are_made_of_specs_files_and_fields(server, client, tmp_path, mon
     assert made.exit_code == 0, made.output
     spec = json.loads(made.stdout)["spec"]
     assert spec["window"] == {"kind": "sliding", "length": 50} == client.get("m").spec["window"]
-    given = ["create", "m", "--spec", "-", "--set", "loss=hinge"]
-    other = run(server, *given, given=json.dumps(SPEC))
+    inputs = ["create", "m", "--spec", "-", "--set", "loss=hinge"]
+    other = run(server, *inputs, given=json.dumps(SPEC))
     assert other.exit_code == 3 and "another spec" in other.stderr and other.stdout == ""
-    replaced = run(server, *given, "--replace", given=json.dumps(SPEC))
+    replaced = run(server, *inputs, "--replace", given=json.dumps(SPEC))
     assert replaced.exit_code == 0 and "m: dual_ascent, seq 0" in replaced.stdout
     assert client.get("m").spec["loss"] == "hinge"
-    assert run(server, *given, "--replace", given=json.dumps(SPEC)).exit_code == 0
+    assert run(server, *inputs, "--replace", given=json.dumps(SPEC)).exit_code == 0
     client.create("n")
     listed = run(server, "models")
     assert "portfolio full" in listed.stdout and "dual_ascent" in listed.stdout
@@ -197,11 +197,11 @@ def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
     piped = run(server, "export", "m", "-o", "-")
     assert piped.stdout_bytes == Path("m.json").read_bytes()
     assert json.loads(piped.stdout_bytes)["seq"] == 2
-    for given, code, why in (
+    for case, code, why in (
         (["--format", "pickle"], 2, "--format must be one of json, onnx"),
         (["-o", "-", "--json"], 2, "give another file"),
         (["-o", "none/m.json"], 2, "none/m.json: No such file"),
         (["--member", "a"], 3, "has no members"),
     ):
-        refused = run(server, "export", "m", *given)
+        refused = run(server, "export", "m", *case)
         assert refused.exit_code == code and why in refused.stderr, refused.output

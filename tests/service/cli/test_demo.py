@@ -31,9 +31,9 @@ COUNTS = {
 def test_columns_have_the_names_of_the_source():
     samples = list(adult_samples())
     assert len(COLUMNS) == 123 and len(samples) == 32_561
-    found = {name: Counter(sample["x"].get(name) for sample in samples) for name in ATTRIBUTES}
+    result = {name: Counter(sample["x"].get(name) for sample in samples) for name in ATTRIBUTES}
     for name, counts in COUNTS.items():
-        assert {value: found[name][value] for value in counts} == counts
+        assert {value: result[name][value] for value in counts} == counts
     # The first row of the source: 39, State-gov, Bachelors, 13 years, ..., 2174, 0, 40 hours.
     first = samples[0]["x"]
     assert (first["workclass"], first["education"]) == ("State-gov", "Bachelors")

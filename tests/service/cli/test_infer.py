@@ -436,10 +436,10 @@ def test_the_command_prints_json_and_reasons():
     assert "1 of 3 rows have no label" in done.stderr
     assert "1 row cannot be read, such as row 1" in done.stderr
     shown = run("-", "--format", "csv", "--json", "--rows", "1", given=body)
-    found = json.loads(shown.stdout)
-    assert (found["rows"], found["warnings"], shown.stderr) == (1, [], "")
-    assert found["spec"]["columns"]["types"].keys() == {"a", "zip"}
-    a, zipped, y = found["columns"]
+    result = json.loads(shown.stdout)
+    assert (result["rows"], result["warnings"], shown.stderr) == (1, [], "")
+    assert result["spec"]["columns"]["types"].keys() == {"a", "zip"}
+    a, zipped, y = result["columns"]
     assert (a["name"], a["type"], a["missing"]) == ("a", "number", 0)
     assert zipped["reason"].startswith("codes") and y["type"] == "label"
     wrong = run("-", "--format", "csv", "--task", "ranking", given=body)
@@ -481,6 +481,6 @@ def test_a_model_is_created_and_its_command_learns_the_file(name, tmp_path, shar
     ran = run_script(command, tmp_path, env, ("-e", "-o", "pipefail"))
     assert ran.returncode == 0 and "60 rows learned" in ran.stdout, (command, ran.stderr)
     with Client(shared_server.url) as client:
-        found = client.get("inferred").spec["columns"]
+        result = client.get("inferred").spec["columns"]
         client.delete("inferred")
-    assert found == resolve_spec(json.loads(done.stdout))["columns"]
+    assert result == resolve_spec(json.loads(done.stdout))["columns"]

@@ -47,8 +47,8 @@ def learned(body, kind, label=None):
     """The proposal, and what it makes of the same body: no row is lost without a warning."""
     proposal = propose(sample_of(body, kind, 10_000), label)
     parsed = parse_body(RowSchema(resolve_spec(proposal.spec)), kind, body, labelled=True)
-    found = [int(one.replace(",", "")) for w in proposal.warnings for one in ANNOUNCED.findall(w)]
-    assert len(parsed.errors) == sum(found), (proposal.warnings, parsed.errors[:3])
+    results = [int(one.replace(",", "")) for w in proposal.warnings for one in ANNOUNCED.findall(w)]
+    assert len(parsed.errors) == sum(results), (proposal.warnings, parsed.errors[:3])
     return proposal, len(parsed.errors)
 
 

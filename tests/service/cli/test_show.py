@@ -70,10 +70,10 @@ def test_show_has_counts_error_and_spec(run, client: Client):
 def test_metrics_members_and_weights(run, client: Client):
     metrics = run("metrics", "m").stdout
     (line,) = [line for line in metrics.splitlines() if line.split()[:1] == ["error_rate"]]
-    known = client.metrics("m")
+    previous = client.metrics("m")
     kinds = ("since_start", "rolling", "fading")
-    assert line.split()[1:] == [f"{known[kind]['error_rate']:.4g}" for kind in kinds]
-    assert json.loads(run("metrics", "m", "--json").stdout) == known
+    assert line.split()[1:] == [f"{previous[kind]['error_rate']:.4g}" for kind in kinds]
+    assert json.loads(run("metrics", "m", "--json").stdout) == previous
 
     lines = run("weights", "m", "--top", "2").stdout.splitlines()
     top = client.weights("m", top=2)

@@ -77,10 +77,10 @@ def tables(draw, schema):
 
 @st.composite
 def cells(draw, values, n):
-    found = draw(st.lists(values, min_size=n, max_size=n))
+    result = draw(st.lists(values, min_size=n, max_size=n))
     if n and draw(st.integers(0, 3)) == 0:
-        found[draw(st.integers(0, n - 1))] = None
-    return found
+        result[draw(st.integers(0, n - 1))] = None
+    return result
 
 
 @given(st.sampled_from(SCHEMAS), st.data(), st.booleans())
@@ -194,14 +194,14 @@ def test_nan_is_a_bad_row_in_every_column():
     signalling = np.frombuffer(b"\x01\0\x80\x7f", np.float32)
     body = stream_of(pa.table({"1": signalling, "y": [1]}))
     assert not parse_body(schema_of(INDEXED), ARROW, body, labelled=True).row_indices
-    for place in range(3):
+    for index in range(3):
         row = [1.0, 2.0, 3.0]
-        row[place] = float("nan")
+        row[index] = float("nan")
         columns = {str(j + 1): [1.0, x] for j, x in enumerate(row)} | {"y": [1, 1]}
         for more in ({}, {"id": ["a", "b"]}):
             body = stream_of(pa.table(columns | more))
             parsed = parse_body(schema_of(INDEXED), ARROW, body, labelled=True)
-            assert [error.pointer for error in parsed.errors] == [f"/x/{place + 1}"]
+            assert [error.pointer for error in parsed.errors] == [f"/x/{index + 1}"]
             assert list(parsed.row_indices) == [0] and "nan" in parsed.errors[0].reason
 
 

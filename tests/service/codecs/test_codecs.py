@@ -44,8 +44,8 @@ def parse(body: bytes, media: str, labelled: bool = True):
     except Problem as problem:
         assert problem.status in (400, 422), problem
         return None
-    places = sorted([*parsed.row_indices, *(error.index for error in parsed.errors)])
-    assert places == list(range(parsed.count))
+    positions = sorted([*parsed.row_indices, *(error.index for error in parsed.errors)])
+    assert positions == list(range(parsed.count))
     batch = as_batch([parsed.rows])
     assert len(batch) == len(parsed.row_indices) and batch.dim == DIM
     # Has every rule of it checked: the rows of a schema become batches without.

@@ -29,11 +29,11 @@ def inflated(encoding: str, chunks: list[bytes], limit: int = LIMIT) -> bytes | 
     """What the chunks hold, or the status of their refusal."""
     inflating = Inflating(encoding, limit)
     try:
-        held = b"".join(piece for chunk in chunks for piece in inflating.pieces(chunk))
+        kept = b"".join(piece for chunk in chunks for piece in inflating.pieces(chunk))
         inflating.finish()
     except Problem as problem:
         return problem.status
-    return held
+    return kept
 
 
 @given(st.data())
@@ -180,8 +180,8 @@ def test_little_comes_out_of_a_bomb_at_a_time_and_of_one_body_after_another(enco
 
 def test_members_that_hold_nothing_are_gone_through_in_steps():
     pieces = Inflating("gzip", LIMIT).pieces(gzip.compress(b"") * 1000)
-    found, is_over = [], False
+    results, is_over = [], False
     while not is_over:
         some, is_over = request_body._step(pieces)
-        found.append(some)
-    assert len(found) > 3 and not any(found)
+        results.append(some)
+    assert len(results) > 3 and not any(results)

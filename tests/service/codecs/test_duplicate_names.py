@@ -28,7 +28,7 @@ TWICE = [
 @pytest.mark.parametrize(("row", "name"), TWICE)
 def test_a_name_twice_in_json_refuses_the_row(row, name):
     fillers = [f'{{"x": {{"w{n}": 1, "a": {n}}}, "y": 1}}' for n in range(1500)]
-    found = []
+    results = []
     for rows in ([row], [*fillers, row], [row, *fillers], [*fillers[:5], row, *fillers[:5]]):
         for media, body in (
             (NDJSON, "\n".join(rows)),
@@ -37,9 +37,9 @@ def test_a_name_twice_in_json_refuses_the_row(row, name):
         ):
             parsed = parse_body(schema_of(SPEC), media, body.encode(), labelled=True)
             assert [error.index for error in parsed.errors] == [rows.index(row)]
-            found.append(parsed.errors)
-    found.append(parse_body(schema_of(SPEC), None, row.encode(), labelled=True).errors)
-    for errors in found:
+            results.append(parsed.errors)
+    results.append(parse_body(schema_of(SPEC), None, row.encode(), labelled=True).errors)
+    for errors in results:
         assert f"'{name}' is duplicated" in errors[0].reason
 
 
@@ -70,11 +70,11 @@ def test_a_list_twice_in_columns_refuses_the_body(key, filler):
 
 def test_a_late_label_twice_is_refused():
     model = SimpleNamespace(row_schema=schema_of(SPEC))
-    asked = _LabelRequest(model, b'{"id": "a", "y": 1, "y": 0}')
-    assert "'y' is duplicated" in asked._bad[0].reason and not asked.labels
-    asked = _LabelRequest(
+    request = _LabelRequest(model, b'{"id": "a", "y": 1, "y": 0}')
+    assert "'y' is duplicated" in request._bad[0].reason and not request.labels
+    request = _LabelRequest(
         model, b'{"labels": [{"id": "a:b", "y": 1}, {"id": "b", "id": "c", "y": 1}]}'
     )
-    assert [label.id for label in asked.labels] == ["a:b"] and "'id'" in asked._bad[0].reason
+    assert [label.id for label in request.labels] == ["a:b"] and "'id'" in request._bad[0].reason
     with pytest.raises(Problem, match="'labels' is duplicated"):
         _LabelRequest(model, b'{"labels": [], "labels": [{"id": "b", "y": 1}]}')

@@ -45,8 +45,8 @@ def test_both_readers_agree(more, monkeypatch):
     assert fast.errors == exact.errors
     assert list(fast.row_indices) == list(exact.row_indices)
     for name in ("indptr", "indices", "values", "labels", "weights"):
-        found, expected = getattr(fast.rows, name), getattr(exact.rows, name)
-        assert np.asarray(found).tobytes() == np.asarray(expected).tobytes(), name
+        result, expected = getattr(fast.rows, name), getattr(exact.rows, name)
+        assert np.asarray(result).tobytes() == np.asarray(expected).tobytes(), name
 
 
 COLUMNS = {

@@ -201,25 +201,25 @@ TYPES = {
 }  # fmt: skip
 
 
-def schema_of(rng, **given):
+def schema_of(rng, **options):
     """A model whose columns have all types; narrow ones, in which features meet."""
     types = {name: rng.choice(kinds) for name, kinds in TYPES.items() if rng.random() < 0.8}
-    own = {
+    fields = {
         "label": "clicked",
         "id": rng.choice([None, "event", "meta.id"]),
         "weight": "cost",
         "ignore": ["ip", "tr*"],
         "types": types,
     }
-    own["missing"] = rng.choice(
+    fields["missing"] = rng.choice(
         [["", "NA", None], [], ["?", 99, -7, None], ["7", "-7", "0.0"], ["", "NaN", None]]
     )
-    own["missing_indicator"] = rng.random() < 0.3
-    own["unknown"] = rng.choice(["infer", "infer", "infer", "ignore", "refuse"])
-    own |= given
-    spec = {"columns": own, "features": {"kind": "hashed", "bits": rng.choice([4, 8, 18, 22])}}
+    fields["missing_indicator"] = rng.random() < 0.3
+    fields["unknown"] = rng.choice(["infer", "infer", "infer", "ignore", "refuse"])
+    fields |= options
+    spec = {"columns": fields, "features": {"kind": "hashed", "bits": rng.choice([4, 8, 18, 22])}}
     spec["task"] = rng.choice(["binary", "regression", "multiclass"])
-    if own["unknown"] == "infer":
+    if fields["unknown"] == "infer":
         parts = types.get("at", {"parts": []})
         parts = parts if isinstance(parts, dict) else {}
         parts = parts.get("parts", ["hour", "weekday"])
@@ -323,8 +323,8 @@ def row_of(rng, strange, id_=None):
         )
     fields += [(name, value(rng, name, strange)) for name in names]
     if id_ is not None and rng.random() < 0.8:
-        given = id_of(rng, strange)
-        fields.append((id_, given) if id_ == "event" else ("meta", f'{{ "id":{given}, "k": 2}}'))
+        inputs = id_of(rng, strange)
+        fields.append((id_, inputs) if id_ == "event" else ("meta", f'{{ "id":{inputs}, "k": 2}}'))
     space = rng.choice(["", "", " ", "\t "])
     inner = f",{space}".join(
         f"{json.dumps(n, ensure_ascii=False)}{space}:{space}{v}" for n, v in fields
@@ -372,19 +372,19 @@ def bits(parsed):
 
 def assert_same(quick, slow):
     assert_same_names_by_row(quick.rows, slow.rows)
-    found, expected = bits(quick), bits(slow)
-    if found != expected:
+    result, expected = bits(quick), bits(slow)
+    if result != expected:
         for part, one in expected.items():
-            pairs = enumerate(zip(found[part], one, strict=False))
+            pairs = enumerate(zip(result[part], one, strict=False))
             differing = [(at, *pair) for at, pair in pairs if pair[0] != pair[1]]
-            assert found[part] == one, (part, differing[:4])
+            assert result[part] == one, (part, differing[:4])
 
 
-def assert_same_names_by_row(found, expected):
+def assert_same_names_by_row(result, expected):
     """A row with an id has the names of its features."""
-    if isinstance(found, ListedRows):
-        for row in range(len(found)):
-            assert found.names_of(row, row + 1) == expected.names_of(row, row + 1)
+    if isinstance(result, ListedRows):
+        for row in range(len(result)):
+            assert result.names_of(row, row + 1) == expected.names_of(row, row + 1)
 
 
 def encoded(text):
@@ -456,13 +456,13 @@ def test_records_are_read_as_by_the_column_reader(subtests):
                 strange = rng.choice([0.0, 0.0, 0.3])
                 fields = [rng.choice(["1", "0"])]
                 for name in names[1:]:
-                    given = value(rng, "other" if name == "user.age" else name, strange)
-                    fields.append(json.loads(given) if given[0] == '"' else given)
+                    inputs = value(rng, "other" if name == "user.age" else name, strange)
+                    fields.append(json.loads(inputs) if inputs[0] == '"' else inputs)
                     if name == "cost":
                         fields[-1] = rng.choice(["1", "2.5", "", "-1" if strange else "0"])
                 if id_:
-                    given = id_of(rng, strange)
-                    fields.append(json.loads(given) if given[0] == '"' else given)
+                    inputs = id_of(rng, strange)
+                    fields.append(json.loads(inputs) if inputs[0] == '"' else inputs)
                 writer.writerow(fields)
             body = encoded(out.getvalue())
             for labelled in (True, False):
@@ -511,10 +511,10 @@ def test_more_names_than_a_plan_holds_and_more_features_than_bytes_suggest():
 
 
 def test_escapes_have_hexadecimal_digits_only(subtests):
-    for place, wrong in product(range(4), "/:;<=>?@G`g"):
-        with subtests.test(place=place, wrong=wrong):
+    for index, wrong in product(range(4), "/:;<=>?@G`g"):
+        with subtests.test(place=index, wrong=wrong):
             schema = RowSchema(resolve_spec({"columns": {"label": "clicked"}}))
-            code = "".join(wrong if k == place else "00e9"[k] for k in range(4))
+            code = "".join(wrong if k == index else "00e9"[k] for k in range(4))
             lines = [
                 b'{"clicked": 1, "site": "%s"}' % text for text in (b"news", b"\\u00e9", b"shop")
             ]

@@ -250,7 +250,7 @@ def test_a_name_of_dots_is_one_column_in_every_format(name):
     lines = "\n".join(map(json.dumps, rows))
     records = f"y,n,{name}\n1,2.5,\n0,1.5,2.0\n1,0.5,\n"
     table = pa.table({one: [row.get(one) for row in rows] for one in rows[1]})
-    found = []
+    results = []
     for kind, body in (
         (NDJSON, lines.encode()),
         (NDJSON, (f"{lines}\n" * 100).encode()),
@@ -261,10 +261,10 @@ def test_a_name_of_dots_is_one_column_in_every_format(name):
         parsed = parse_body(schema, kind, body, labelled=True)
         assert not parsed.errors
         batch = as_batch([parsed.rows])
-        found.append((batch.indices[:4].tolist(), batch.values[:4].tolist()))
-    assert len(found[0][0]) == 4 and all(one == found[0] for one in found)
+        results.append((batch.indices[:4].tolist(), batch.values[:4].tolist()))
+    assert len(results[0][0]) == 4 and all(one == results[0] for one in results)
     one = parse_body(schema, None, json.dumps(rows[1]).encode(), labelled=True)
-    assert as_batch([one.rows]).values.tolist() == found[0][1][1:3]
+    assert as_batch([one.rows]).values.tolist() == results[0][1][1:3]
 
 
 @pytest.mark.parametrize(
@@ -411,10 +411,10 @@ def test_decimal_signs_count_in_all_columns_but_texts():
     schema = schema_of({"columns": {"types": types, "ignore": ["ip"]}})
     body = b"y;price;size;note;ip;on;at\n1;3,5;1,5;2,5;9.9;1,0;1711850400,5\n"
     parsed = parse_body(schema, "text/csv; decimal=%2C", body, labelled=True)
-    found = dict(
+    result = dict(
         zip((i for i, _ in parsed.rows.names), (n for _, n in parsed.rows.names), strict=True)
     )
-    values = dict(zip((found[i] for i in parsed.rows.indices), parsed.rows.values, strict=True))
+    values = dict(zip((result[i] for i in parsed.rows.indices), parsed.rows.values, strict=True))
     assert values["price"] == 3.5 and "size=1.5" in values and "note:5" in values
     assert values["on"] == 1.0 and "at.hour.sin" in values
     body = b"y;price;size;note\n1;3,5;5,0;2,5\n"

@@ -189,12 +189,12 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
         VW: in_vw(rows),
         ARROW: in_arrow(rows),
     }
-    found, states = {}, {}
+    result, states = {}, {}
     for number, (media, text) in enumerate(written.items()):
         body = text if isinstance(text, bytes) else text.encode()
         parsed = parse_body(schema_of(spec), media, body, labelled=True)
         assert not parsed.errors, (media, parsed.errors)
-        found[media] = bits(parsed)
+        result[media] = bits(parsed)
         model = f"/models/m{number}"
         client.put(model, json=spec)
         got = learn(client, body, media, f"{model}/learn?scores=true").json()
@@ -206,7 +206,7 @@ def test_the_same_rows_have_the_same_bits_in_every_format(client, spec, rows):
             == learn(client, samples, "application/json", f"{model}/predict").json()["scores"]
         )
     for media in written:
-        assert found[media] == found[NDJSON], media
+        assert result[media] == result[NDJSON], media
         state, scores = states[media]
         different = [k for k in state if state[k] != states[NDJSON][0][k]]
         assert not different and scores == states[NDJSON][1], media
@@ -252,8 +252,8 @@ def test_a_line_without_text_is_a_row_of_a_single_column(spec, end, times):
 
 def test_bad_records_of_csv_are_named():
     body = 'a,y\n1,1\n1\n\n"q""\nx",1\n2,1,3\n1,\n"b"c,0\n3,maybe\n"open,1\n4,0\n'
-    found = errors_of(HASHED, CSV, body)
-    assert [(index, line) for index, line, *_ in found] == [
+    result = errors_of(HASHED, CSV, body)
+    assert [(index, line) for index, line, *_ in result] == [
         (1, 3),
         (3, 7),
         (4, 8),
@@ -262,7 +262,7 @@ def test_bad_records_of_csv_are_named():
         (7, 11),
     ]
     for (*_, pointer, reason), (where, why) in zip(
-        found,
+        result,
         [
             ("", "1 fields"),
             ("", "3 fields"),
@@ -340,8 +340,8 @@ def test_lines_of_vowpal_wabbit_are_rows_by_name():
     ],
 )
 def test_a_line_of_vowpal_wabbit_that_is_no_row_is_refused_alone(line, pointer, reason):
-    found = errors_of(HASHED, VW, b"1 | a\n\n" + line.encode("latin-1") + b"\r\n0 | b")
-    assert len(found) == 1 and found[0][:3] == (1, 3, pointer) and reason in found[0][3]
+    result = errors_of(HASHED, VW, b"1 | a\n\n" + line.encode("latin-1") + b"\r\n0 | b")
+    assert len(result) == 1 and result[0][:3] == (1, 3, pointer) and reason in result[0][3]
 
 
 def test_tags_are_ids_where_the_media_type_says_so(client):

@@ -138,9 +138,9 @@ AS_COLUMNS = {name: [sample[name] for sample in SAMPLES] for name in ("weight", 
 @pytest.mark.parametrize("spec", [INDEXED, HASHED])
 def test_usual_bodies_are_read_by_a_kernel(content, indent, spec):
     schema, body = RowSchema(resolve_spec(spec)), json.dumps(content, indent=indent).encode()
-    found = outcome(parse_quickly, schema, body, True)
-    assert found is not None and found == outcome(parse_exactly, schema, body, True)
-    assert outcome(parse_json, schema, body, True) == found
+    result = outcome(parse_quickly, schema, body, True)
+    assert result is not None and result == outcome(parse_exactly, schema, body, True)
+    assert outcome(parse_json, schema, body, True) == result
 
 
 def test_a_few_unusual_rows_are_read_on_their_own():
@@ -148,8 +148,8 @@ def test_a_few_unusual_rows_are_read_on_their_own():
     odd = '{"x":{"\\u0031":1,"2":1.2345678901234567e-17},"y":1},{"x":{"9":1},"y":0},'
     body = json.dumps({"samples": SAMPLES}).replace("[", "[" + odd, 1).encode()
     for schema in (SCHEMAS[0], SCHEMAS[1]):
-        found = outcome(parse_quickly, schema, body, True)
-        assert found is not None and found == outcome(parse_exactly, schema, body, True)
+        result = outcome(parse_quickly, schema, body, True)
+        assert result is not None and result == outcome(parse_exactly, schema, body, True)
     assert [e.pointer for e in parse_quickly(SCHEMAS[0], body, True).errors] == ["/samples/1/x/9"]
     columns = {
         "y": [2**50 + k % 2 for k in range(5)],
@@ -157,8 +157,8 @@ def test_a_few_unusual_rows_are_read_on_their_own():
     }
     classes = RowSchema(resolve_spec(INDEXED | {"task": "multiclass", "loss": "hinge"}))
     body = json.dumps(columns).encode()
-    found = outcome(parse_quickly, classes, body, True)
-    assert found is not None and found == outcome(parse_exactly, classes, body, True)
+    result = outcome(parse_quickly, classes, body, True)
+    assert result is not None and result == outcome(parse_exactly, classes, body, True)
 
 
 @pytest.mark.skipif(DISABLED, reason="too slow without a compiler")

@@ -72,12 +72,12 @@ def test_any_bytes_as_ndjson(schema, body):
 def test_rows_that_repeat_names_and_texts_are_read_as_any_others(known):
     """A stream: names in any order, some more than are remembered, and faults in between."""
     rng = random.Random(0)
-    held = [letter * n for letter in ("a", "é", "b") for n in (0, 1, 7, 8, 9, 16, 23, 24, 25, 40)]
+    kept = [letter * n for letter in ("a", "é", "b") for n in (0, 1, 7, 8, 9, 16, 23, 24, 25, 40)]
     faults = [("", ""), ("", ""), ("", ""), ('"', ""), (",", ""), (", ", ",  "), ('": ', '" :')]
     lines = [json.dumps({"x": dict.fromkeys(known, "a"), "y": 1})]
     for _ in range(60 if DISABLED else 400):
         keys = rng.sample(known, rng.randrange(1, 7)) if rng.random() < 0.5 else known[:6]
-        x = {key: rng.choice([rng.choice(held), 1.5, -2, True]) for key in keys}
+        x = {key: rng.choice([rng.choice(kept), 1.5, -2, True]) for key in keys}
         sample = json.dumps({"x": x, "y": rng.choice([1, -1])}, ensure_ascii=False)
         lines.append(sample.replace(*rng.choice(faults), 1))
     assert_same(SampleReader, RowSchema(resolve_spec(HASHED)), "\n".join(lines).encode())
@@ -193,11 +193,11 @@ def test_any_text_as_vw(schema, text, labelled):
 @MANY
 def test_bytes_are_hashed_as_names_are(pieces):
     expected = [np.uint8(list(piece) + [0]) for piece in pieces]
-    found = [hash_bytes(piece, len(piece) - 1) & 0xFFFF for piece in expected]
+    results = [hash_bytes(piece, len(piece) - 1) & 0xFFFF for piece in expected]
     decoded = [piece.decode("latin-1") for piece in pieces]
     assert all(
         f == h
-        for f, h, t in zip(found, hash_names(decoded, 16).tolist(), decoded, strict=True)
+        for f, h, t in zip(results, hash_names(decoded, 16).tolist(), decoded, strict=True)
         if t.isascii()
     )
 
@@ -208,19 +208,19 @@ def test_rows_are_sorted_stably(keys):
     indices, values = np.array(keys, np.int32), np.arange(float(len(keys)))
     order = np.argsort(indices, kind="stable")
     expected = indices[order].tolist(), values[order].tolist()
-    spare, held = np.empty(len(keys), np.int32), np.empty(len(keys))
-    sort_stably(indices, values, 0, len(keys), spare, held)
+    spare, kept = np.empty(len(keys), np.int32), np.empty(len(keys))
+    sort_stably(indices, values, 0, len(keys), spare, kept)
     assert (indices.tolist(), values.tolist()) == expected
 
 
 def test_a_table_of_places_holds_what_it_was_given():
-    table, held = PlaceTable(), set()
+    table, kept = PlaceTable(), set()
     for first in range(0, 3000, 97):
-        new = {(first * 7919 + k * k) % (2**28) for k in range(97)} - held
+        new = {(first * 7919 + k * k) % (2**28) for k in range(97)} - kept
         table.add(new)
-        held |= new
-        assert set((~table.slots[table.slots != 0]).tolist()) == held
-        assert len(table.slots) >= 2 * len(held)
+        kept |= new
+        assert set((~table.slots[table.slots != 0]).tolist()) == kept
+        assert len(table.slots) >= 2 * len(kept)
 
 
 def test_names_are_shown_once_and_again_after_a_loss():

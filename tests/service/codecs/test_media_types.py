@@ -17,15 +17,17 @@ def test_a_delimiter_is_found_from_the_header(sign):
     rows = [["age", '"a, b"', "city", "y"], ["39", "1", '"Os;lo, ""x"" \tq"', "1"], ["", "2", ""]]
     body = "\n".join(sign.join(row) for row in [*rows, ["41", "2", "Rome", "0"]]).encode()
     for filler in (0, 500):
-        expected, found = (
+        expected, result = (
             parse_body(
                 schema_of(SPEC), CSV, text + b"\n" + end.encode() * filler, labelled=labelled
             )
             for labelled in (True,)
             for text, end in ((comma, "1,1,x,1\n"), (body, sign.join("11x1") + "\n"))
         )
-        assert as_batch([found.rows]).indices.tolist() == as_batch([expected.rows]).indices.tolist()
-        assert [error.index for error in found.errors] == [1]
+        assert (
+            as_batch([result.rows]).indices.tolist() == as_batch([expected.rows]).indices.tolist()
+        )
+        assert [error.index for error in result.errors] == [1]
     assert media_type("text/csv; delimiter=%3B")[1] == media_type('text/csv; delimiter=";"')[1]
     named = parse_body(schema_of(SPEC), "text/csv; delimiter=%7C", b"a|y\n1|1", labelled=True)
     assert not named.errors and named.count == 1

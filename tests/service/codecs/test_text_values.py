@@ -117,10 +117,10 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_text_has_one_meaning_as_a_feature(reader):
-    found = {text: READERS[reader](text) for text in TABLE}
+    result = {text: READERS[reader](text) for text in TABLE}
     # An absent feature and a zero are the same row.
     expected = {text: 0 if value == ABSENT else value for text, value in TABLE.items()}
-    assert found == expected
+    assert result == expected
 
 
 def body_of(media: str, body: str, spec=INDEXED):
@@ -165,8 +165,8 @@ NUMERIC = {
 def test_a_text_has_one_meaning_where_only_a_number_can_be(place):
     texts = [text for text in TABLE if text.strip() and not re.search("[ ,:]", text)]
     texts = [text for text in texts if place == "csv" or text not in BOOLEANS]
-    found = {text: NUMERIC[place](text) for text in texts}
-    assert found == {
+    result = {text: NUMERIC[place](text) for text in texts}
+    assert result == {
         text: value if isinstance(value := TABLE[text], int | float) else REFUSED for text in texts
     }
 
@@ -177,9 +177,9 @@ def test_a_weight_is_the_same_number(media):
     for text in [*NUMBERS, *TEXTS, *NOT_FINITE, "1e400"]:
         if re.search("[ ,]", text):
             continue
-        found = weight_in(body_of(media, row.format(text), SPEC))
+        result = weight_in(body_of(media, row.format(text), SPEC))
         number = NUMBERS.get(text, -1)
-        assert found == (number if number >= 0 else REFUSED), text
+        assert result == (number if number >= 0 else REFUSED), text
 
 
 LABELS = {
@@ -257,9 +257,9 @@ def test_a_feature_without_a_name_is_refused_in_every_format():
     def read(media, body, schema=None):
         return parse_body(schema or schema_of(SPEC), media, body, labelled=True)
 
-    known = schema_of(SPEC)
-    known.mark_journalled([(3, ""), (4, "=Oslo")])  # by an earlier release
-    for schema in (schema_of(SPEC), known):
+    previous = schema_of(SPEC)
+    previous.mark_journalled([(3, ""), (4, "=Oslo")])  # by an earlier release
+    for schema in (schema_of(SPEC), previous):
         for value in ("1", '"Oslo"', "true"):
             line = f'{{"x": {{"": {value}}}, "y": 1}}'.encode()
             for media, body in ((None, line), (NDJSON, line), (None, b"[" + line + b"]")):

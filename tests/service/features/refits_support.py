@@ -31,8 +31,8 @@ def learn(client, first: int, last: int) -> dict[str, Any]:
     return answer.json()
 
 
-def begin(client, **asked: Any) -> dict[str, Any]:
-    answer = client.post("/models/m/refit", json=asked)
+def begin(client, **options: Any) -> dict[str, Any]:
+    answer = client.post("/models/m/refit", json=options)
     assert answer.status_code == 202, answer.text
     got = answer.json()
     assert answer.headers["location"] == f"/models/m/refits/{got['job']}"

@@ -139,12 +139,14 @@ def test_exports_limit_broken_readings_as_the_model_does(learners):
 def test_numpy_scores_the_json_as_the_model_does(name, learners):
     got = json.loads(exported("json", learners[name]))
     expected, probabilities = served(learners[name], X)
-    found = numpy_scores.scores(got["form"], X).reshape(expected.shape)
-    assert_same(found, expected)
+    result = numpy_scores.scores(got["form"], X).reshape(expected.shape)
+    assert_same(result, expected)
     assert got["has_probabilities"] == (probabilities is not None)
     if probabilities is not None:
-        own = expit(found)
-        assert_same(own / own.sum(axis=1, keepdims=True) if own.ndim == 2 else own, probabilities)
+        mine = expit(result)
+        assert_same(
+            mine / mine.sum(axis=1, keepdims=True) if mine.ndim == 2 else mine, probabilities
+        )
     classes = {"multiclass": expected.shape[-1], "binary": 2, "regression": 0}
     assert len(got["classes"] or ()) == classes[got["task"]]
 
@@ -167,16 +169,16 @@ def test_scikit_learn_scores_as_the_model_does(name, learners):
     estimator.coef_, estimator.intercept_ = coefficients.toarray(), np.array(got["intercept_"])
     assert_same(estimator.decision_function(X), scores)
     if probabilities is not None:
-        found = estimator.predict_proba(X)
-        assert_same(found if probabilities.ndim == 2 else found[:, 1], probabilities)
+        result = estimator.predict_proba(X)
+        assert_same(result if probabilities.ndim == 2 else result[:, 1], probabilities)
 
 
 def in_vw(tmp_path, body: bytes, lines: list[str]) -> np.ndarray:
     (tmp_path / "model.vw").write_bytes(body)
     workspace = Workspace(f"-t -i {tmp_path / 'model.vw'} --quiet")
-    found = np.array([workspace.predict(line) for line in lines])
+    result = np.array([workspace.predict(line) for line in lines])
     workspace.finish()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", sorted(set(LINEAR) - {"classes"}))
@@ -184,13 +186,13 @@ def test_vowpal_wabbit_scores_as_the_model_does(name, learners, tmp_path):
     lines = [
         "| " + " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(row) if v) for row in X.tolist()
     ]
-    found = in_vw(tmp_path, exported("vw", learners[name]), lines)
+    result = in_vw(tmp_path, exported("vw", learners[name]), lines)
     # Its numbers are float32, in sums of terms up to this large.
     scores, learner = served(learners[name], X)[0], learners[name]
     if name != "counts":
         size = np.abs(X) @ np.abs(learner.weights) + abs(learner.intercept)
-        np.testing.assert_allclose(found, scores, rtol=0.0, atol=1e-6 * max(1.0, size.max()))
-    assert_same(found / np.abs(scores).max(), scores / np.abs(scores).max())
+        np.testing.assert_allclose(result, scores, rtol=0.0, atol=1e-6 * max(1.0, size.max()))
+    assert_same(result / np.abs(scores).max(), scores / np.abs(scores).max())
 
 
 def test_formats_are_those_of_the_route():
@@ -271,10 +273,10 @@ def test_hashed_features_are_found_by_name_elsewhere(named, tmp_path):
 
     coef = get["sklearn-coef"].json()
     weights = dict(zip(coef["coef_"]["indices"], coef["coef_"]["data"], strict=True))
-    places = {word: murmurhash3_32(word, positive=True) % 2**12 for word in WORDS}
-    found = [sum(weights[places[word]] * v for word, v in x.items()) for x in got]
-    np.testing.assert_allclose(np.array(found) + coef["intercept_"][0], scores, atol=1e-9)
-    assert get["json"].json()["names"] == {str(places[word] + 1): word for word in WORDS}
+    positions = {word: murmurhash3_32(word, positive=True) % 2**12 for word in WORDS}
+    results = [sum(weights[positions[word]] * v for word, v in x.items()) for x in got]
+    np.testing.assert_allclose(np.array(results) + coef["intercept_"][0], scores, atol=1e-9)
+    assert get["json"].json()["names"] == {str(positions[word] + 1): word for word in WORDS}
 
 
 def test_a_file_has_the_model_s_etag_and_a_name(named):
@@ -285,8 +287,8 @@ def test_a_file_has_the_model_s_etag_and_a_name(named):
     assert answer.headers["content-disposition"] == 'attachment; filename="m.onnx"'
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert answer.content == client.get("/models/m/export?format=onnx").content
-    known = {"if-none-match": etag}
-    assert client.get("/models/m/export?format=onnx", headers=known).status_code == 304
+    previous = {"if-none-match": etag}
+    assert client.get("/models/m/export?format=onnx", headers=previous).status_code == 304
     assert_problem(client.get("/models/m/export?format=pickle"), 422, "invalid-request")
     assert_problem(client.get("/models/x/export?format=json"), 404, "unknown-model")
     assert_problem(client.get("/models/m/export?format=json&member=a"), 404, "no-members")
@@ -394,9 +396,9 @@ def test_a_model_with_a_norm_has_a_column_for_each_name(client, spec):
     answer = client.get("/models/m/export?format=onnx")
     session = onnxruntime.InferenceSession(answer.content)
     about = session.get_modelmeta().custom_metadata_map
-    known = json.loads(about["names"])
-    columns = [known[str(index)] for index in json.loads(about["indices"])]
+    previous = json.loads(about["names"])
+    columns = [previous[str(index)] for index in json.loads(about["indices"])]
     assert sorted(columns) == ["age", "rare", "size"]
-    own = x[:, [names.index(name) for name in columns]]
-    np.testing.assert_allclose(session.run(["scores"], {"x": own})[0], scores, atol=1e-9)
+    mine = x[:, [names.index(name) for name in columns]]
+    np.testing.assert_allclose(session.run(["scores"], {"x": mine})[0], scores, atol=1e-9)
     assert len(answer.content) < 200_000

@@ -25,8 +25,8 @@ X = rows(1000, 3)
 
 
 def spec_of(name: str, task: str) -> dict:
-    own = {"algorithm": name} if name in NONLINEAR else {"members": name, "algorithm": "portfolio"}
-    return own | {"task": task, "features": INDEXED}
+    mine = {"algorithm": name} if name in NONLINEAR else {"members": name, "algorithm": "portfolio"}
+    return mine | {"task": task, "features": INDEXED}
 
 
 def served(learner, batch: Batch) -> np.ndarray:
@@ -75,16 +75,16 @@ def test_portfolios_and_trees_score_real_rows_as_the_model_does(name):
     from load_tests.streams.data import stream
 
     batch = stream(name)[:3500]
-    learned, asked = batch[:2500], batch[2500:]
-    x = np.zeros((len(asked), batch.dim))
-    x[np.repeat(np.arange(len(asked)), np.diff(asked.indptr)), asked.indices] = asked.values
+    learned, request = batch[:2500], batch[2500:]
+    x = np.zeros((len(request), batch.dim))
+    x[np.repeat(np.arange(len(request)), np.diff(request.indptr)), request.indices] = request.values
     for of in ("full", "boosted"):
         features = {"kind": "indexed", "dim": batch.dim}
         learner = make_learner(spec_of(of, "binary") | {"features": features})
         learner.learn(learned)
-        assert_same(in_onnx(learner, x), learner.predict(asked), 1e-6)
+        assert_same(in_onnx(learner, x), learner.predict(request), 1e-6)
     got = in_xgboost(learner).predict(xgboost.DMatrix(x))
-    expected = learner.probabilities(learner.predict(asked))
+    expected = learner.probabilities(learner.predict(request))
     np.testing.assert_allclose(got, expected, rtol=0.0, atol=1e-6)
 
 
@@ -93,7 +93,7 @@ def at_the_thresholds(learner) -> np.ndarray:
     state = learner.state()
     features = dict(zip(state["columns"].tolist(), state["features"].tolist(), strict=True))
     splits = state["feature"] >= 0
-    found = []
+    results = []
     for column, threshold in zip(state["feature"][splits], state["threshold"][splits], strict=True):
         single = np.float32(threshold)
         below, above = (np.nextafter(single, np.float32(far)) for far in (-np.inf, np.inf))
@@ -102,8 +102,8 @@ def at_the_thresholds(learner) -> np.ndarray:
         values += [single, below, above, 0.5 * (float(single) + float(above)), 0.0, -0.0, 1e38]
         x = np.zeros((len(values), DIM))
         x[:, features[int(column)]] = values
-        found.append(x)
-    return np.concatenate(found)
+        results.append(x)
+    return np.concatenate(results)
 
 
 @pytest.mark.parametrize("kind", ["whole", "real"])
@@ -113,18 +113,18 @@ def test_branches_at_thresholds_are_those_of_the_trees(kind):
     x = np.round(4.0 * x) if kind == "whole" else x * 0.7
     learner = make_learner(spec_of("boosted", "binary"))
     learner.learn(batch_of(x, np.where(np.sin(x[:, 0]) + x[:, 3] > 0.3, 1.0, -1.0)))
-    asked = at_the_thresholds(learner)
-    expected = learner.predict(batch_of(asked))
+    request = at_the_thresholds(learner)
+    expected = learner.predict(batch_of(request))
     thresholds = learner.state()["threshold"][learner.state()["feature"] >= 0]
     are_single = thresholds == thresholds.astype(np.float32)
     assert are_single.all() if kind == "whole" else (~are_single).mean() > 0.3
     assert len(np.unique(expected)) > 30
-    assert_same(in_onnx(learner, asked), expected)
+    assert_same(in_onnx(learner, request), expected)
     booster = in_xgboost(learner)
-    margins = booster.predict(xgboost.DMatrix(asked), output_margin=True)
+    margins = booster.predict(xgboost.DMatrix(request), output_margin=True)
     assert_same(margins, expected, 1e-6)
     # Values that are absent are 0.
-    absent = np.where(asked == 0.0, np.nan, asked)
+    absent = np.where(request == 0.0, np.nan, request)
     assert np.array_equal(booster.predict(xgboost.DMatrix(absent), output_margin=True), margins)
 
 
@@ -291,13 +291,13 @@ def test_the_route_exports_hashed_trees_and_portfolios(client):
         about = session.get_modelmeta().custom_metadata_map
         width = session.get_inputs()[0].shape[1]
         columns = json.loads(about.get("indices", "null")) or list(range(1, width + 1))
-        places = {
+        positions = {
             word: columns.index(int(index)) for index, word in json.loads(about["names"]).items()
         }
         dense = np.zeros((len(got), width))
         for line, row in zip(dense, got, strict=True):
             for word, value in row.items():
-                line[places[word]] = value
+                line[positions[word]] = value
         scores = np.array(answers[name]["scores"])
         assert_same(session.run(["scores"], {"x": dense})[0], scores)
     refused = client.get("/models/t/export?format=json")

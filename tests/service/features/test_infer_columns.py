@@ -32,10 +32,10 @@ def test_every_format_gives_the_proposal_of_the_command(client, tmp_path):
         assert shown.exit_code == 0, shown.output
         got = post(client, body, kind)
         assert got.status_code == 200 and got.json() == json.loads(shown.stdout)
-    found = got.json()
-    assert found["rows"] == 80 and found["spec"]["columns"]["label"] == "clicked"
+    result = got.json()
+    assert result["rows"] == 80 and result["spec"]["columns"]["label"] == "clicked"
     assert client.get("/models").json()["models"] == []
-    made = client.put("/models/m", json=found["spec"])
+    made = client.put("/models/m", json=result["spec"])
     assert made.status_code == 201
     learned = client.post("/models/m/learn", json=rows).json()
     assert learned["learned"] == 80
@@ -85,5 +85,5 @@ def test_a_sample_is_bounded(client):
     assert_problem(post(client, b"a,y\n1,1\n", task="ranking"), 422, "invalid-query")
     # Columns that do not fit are ignored one by one, each row is read once.
     rows = [{"y": n % 2} | {f"c{c}": c + n for c in range(MAX_COLUMNS - 1)} for n in range(40)]
-    found = post(client, "\n".join(map(json.dumps, rows)), NDJSON).json()
-    assert len(found["columns"]) == MAX_COLUMNS
+    result = post(client, "\n".join(map(json.dumps, rows)), NDJSON).json()
+    assert len(result["columns"]) == MAX_COLUMNS

@@ -171,12 +171,12 @@ def test_certificate_and_weights_of_one_member(pair):
     assert got["member"] == "dual" and got["gap"] >= 0.0 and got["rows"] == 60
     answer = pair.get("/models/m/certificate?member=steps")
     assert "'steps'" in assert_problem(answer, 404, "no-certificate")["detail"]
-    own = pair.get("/models/m/weights?member=steps").json()
-    assert (own["member"], own["dim"]) == ("steps", 5)
+    mine = pair.get("/models/m/weights?member=steps").json()
+    assert (mine["member"], mine["dim"]) == ("steps", 5)
     learner = pair.app._registry.find("m").replica.learner
     weights, intercept = learner.member_weights("steps")
-    assert own["intercept"] == intercept
-    assert {w["index"]: w["weight"] for w in own["weights"]} == dict(enumerate(weights, 1))
+    assert mine["intercept"] == intercept
+    assert {w["index"]: w["weight"] for w in mine["weights"]} == dict(enumerate(weights, 1))
     assert "member" not in pair.get("/models/m/weights").json()
     for route in ("certificate", "weights"):
         answer = pair.get(f"/models/m/{route}?member=nobody")
@@ -202,8 +202,8 @@ def test_empty_spec_over_named_features_has_members(serve):
     assert names(client)[0] == "prior" and len(names(client)) == 15
     for name in names(client):
         if not re.match("boosted|net|neighbours|splines|stack", name):
-            own = client.get(f"/models/m/weights?member={name}&top=3").json()
-            assert all(weight["name"] for weight in own["weights"]), own
+            mine = client.get(f"/models/m/weights?member={name}&top=3").json()
+            assert all(weight["name"] for weight in mine["weights"]), mine
         compared = client.get(f"/models/m/compare?a={name}&b=prior").status_code
         assert compared == (422 if name == "prior" else 200)
     assert client.get("/models/m/certificate?member=dual-30").json()["gap"] >= 0.0
@@ -386,8 +386,8 @@ def test_outcome_that_stays_unknown_is_shown(serve, store, monkeypatch):
     journal = client.app._registry.journal
     append = journal.append
 
-    async def lose(*given):
-        await append(*given)
+    async def lose(*args):
+        await append(*args)
         raise OutcomeUnknown("planted")
 
     with monkeypatch.context() as losing:

@@ -41,8 +41,8 @@ def test_infer_answers_what_predict_does(client, spec, labels, kind):
     assert client.post("/models/m/learn", json=body).status_code == 200
     expected = client.post("/models/m/predict", json={"x": ROWS}).json()
     flat = X | {"data": [value for row in ROWS for value in row]}
-    for given in (X, flat):
-        answer = infer(client, given, id="q")
+    for case in (X, flat):
+        answer = infer(client, case, id="q")
         got = outputs_of(answer)
         assert got["scores"] == expected["scores"]
         assert got.get("probabilities") == expected["probabilities"]

@@ -95,11 +95,11 @@ def outputs_of(answer) -> dict[str, list]:
     if HEADER not in answer.headers:
         return {one["name"]: one["data"] for one in answer.json()["outputs"]}
     length = int(answer.headers[HEADER])
-    found, rest = {}, answer.content[length:]
+    result, rest = {}, answer.content[length:]
     for one in json.loads(answer.content[:length])["outputs"]:
         size = one.get("parameters", {}).get("binary_data_size")
         if size is None:
-            found[one["name"]] = one["data"]
+            result[one["name"]] = one["data"]
             continue
         blob, rest = rest[:size], rest[size:]
         if one["datatype"] == "BYTES":
@@ -108,12 +108,12 @@ def outputs_of(answer) -> dict[str, list]:
                 (length,) = struct.unpack_from("<I", blob)
                 texts.append(blob[4 : 4 + length].decode())
                 blob = blob[4 + length :]
-            found[one["name"]] = texts
+            result[one["name"]] = texts
         else:
-            found[one["name"]] = np.frombuffer(blob, DTYPES[one["datatype"]]).tolist()
-        assert one["shape"] == [len(found[one["name"]])]
+            result[one["name"]] = np.frombuffer(blob, DTYPES[one["datatype"]]).tolist()
+        assert one["shape"] == [len(result[one["name"]])]
     assert rest == b""
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_a_default_binary_request_is_answered_in_binary(learned, in_binary):
 
 
 def test_each_output_can_be_binary_or_not(learned):
-    asked = {
+    options = {
         "inputs": [tensor("x", "FP64", [1.0, 2.0])],
         "parameters": {"binary_data_output": True},
         "outputs": [
@@ -190,7 +190,7 @@ def test_each_output_can_be_binary_or_not(learned):
         ],
     }
     expected = learned.post("/models/i/predict", json={"x": [[1.0], [2.0]]}).json()
-    answer = learned.post(PATH.format("i"), json=asked)
+    answer = learned.post(PATH.format("i"), json=options)
     head = json.loads(answer.content[: int(answer.headers[HEADER])])
     assert ["data" in one for one in head["outputs"]] == [False, True, False]
     assert outputs_of(answer) == {
@@ -269,9 +269,9 @@ def test_binary_data_without_the_length_of_the_json_name_the_header(learned):
 
 
 def test_outputs_that_are_not_supported_are_refused(learned):
-    asked = {"inputs": [tensor("x", "FP64", [1.0])]}
-    asked["outputs"] = [{"name": "scores", "parameters": {"classification": 2}}]
-    got = assert_problem(learned.post(PATH.format("i"), json=asked), 422, "invalid-tensors")
+    options = {"inputs": [tensor("x", "FP64", [1.0])]}
+    options["outputs"] = [{"name": "scores", "parameters": {"classification": 2}}]
+    got = assert_problem(learned.post(PATH.format("i"), json=options), 422, "invalid-tensors")
     assert "'classification' is not supported" in got["detail"]
 
 

@@ -91,10 +91,10 @@ def test_a_window_that_moves_on_meanwhile(serve, store, monkeypatch):
     learn(client, 0, 230)
     solve = refits._solve
 
-    def slowly(*given: Any) -> Any:
-        found = solve(*given)
+    def slowly(*args: Any) -> Any:
+        result = solve(*args)
         learn(other, 230, 260)
-        return found
+        return result
 
     monkeypatch.setattr(refits, "_solve", slowly)
     got = finished(client, begin(client)["job"])
@@ -103,7 +103,7 @@ def test_a_window_that_moves_on_meanwhile(serve, store, monkeypatch):
     other.get("/models/m/predict?x=1:1&min_seq=261")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     # So many rows that none of them is left.
-    monkeypatch.setattr(refits, "_solve", lambda *given: (solve(*given), learn(other, 300, 550))[0])
+    monkeypatch.setattr(refits, "_solve", lambda *args: (solve(*args), learn(other, 300, 550))[0])
     got = finished(client, begin(client)["job"])
     assert got["status"] == "refused" and "still retained" in got["reason"]
     assert got["entered_seq"] is not None
@@ -116,12 +116,12 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
     learn(client, 0, 200)
     solve = refits._solve
 
-    def unlearn_meanwhile(*given: Any) -> Any:
-        found = solve(*given)
+    def unlearn_meanwhile(*args: Any) -> Any:
+        result = solve(*args)
         answer = other.delete("/models/m/samples/row/150")
         assert answer.status_code in (200, 202)
         client.get(f"/models/m/predict?x=1:1&min_seq={answer.json()['seq']}")
-        return found
+        return result
 
     monkeypatch.setattr(refits, "_solve", unlearn_meanwhile)
     before = len(controls(store))
@@ -131,8 +131,8 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
     assert got["entered_seq"] is None and before == 0
     assert [control.kind for control in controls(store) if control.kind == "refit"] == []
     monkeypatch.setattr(refits, "_solve", solve)
-    found = finished(client, begin(client)["job"])
-    assert (found["status"], found["rows"]) == ("done", 199)
+    result = finished(client, begin(client)["job"])
+    assert (result["status"], result["rows"]) == ("done", 199)
     control = controls(store)[-1]
     replica = replica_of(client)
     state = bits(replica)
@@ -191,8 +191,8 @@ def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
     solve = refits._solve
     began: list[str] = []
 
-    def with_another(*given: Any) -> Any:
-        found = solve(*given)
+    def with_another(*args: Any) -> Any:
+        result = solve(*args)
         if not began:
             began.append("")
             began[0] = other.post("/models/m/refit", json={"tol": 1e-5}).json()["job"]
@@ -200,7 +200,7 @@ def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
             while not controls(store):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-        return found
+        return result
 
     monkeypatch.setattr(refits, "_solve", with_another)
     client.post("/models/m/refit")
@@ -225,14 +225,14 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     replica = replica_of(client)
     submit = refits.Refits._submit
     sent: list[Any] = []
-    known: dict[str, Any] = {}
+    previous: dict[str, Any] = {}
 
-    async def unseen(self: Any, *given: Any) -> Any:
+    async def unseen(self: Any, *args: Any) -> Any:
         committer._append_timeout_s = 0.0
         committer._journal = FaultyJournal(committer._journal, [Fault.UNANSWERED])
-        receipt = await submit(self, *given)
+        receipt = await submit(self, *args)
         sent.append(receipt)
-        known.update(replica.control_outcomes.state())
+        previous.update(replica.control_outcomes.state())
         if forgets:  # as after a rebuild from a snapshot of before outcomes were kept
             replica.control_outcomes.restore({})
         return receipt
@@ -245,7 +245,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
     if forgets:  # it may have been refused there
         assert "the refit is journalled at seq 201" in got["reason"]
     assert len(controls(store)) == 1
-    replica.control_outcomes.restore(known)
+    replica.control_outcomes.restore(previous)
     assert bits(replica_of(client)) == bits(loaded(store))
 
 
@@ -265,19 +265,19 @@ def test_unsupported_learner_names_the_reason(client, spec, reason):
 
 
 def test_bad_requests_are_refused(model):
-    for asked, detail in (
+    for request, detail in (
         ({"method": "svrg"}, "svrg supports the losses"),
         ({"rows": 100}, "leave out `rows`"),
         ({"method": "ipm"}, "ipm is not a method for linear models"),
         ({"options": {"parts": 2}}, "'parts' is not a known field: options takes visits"),
         ({"options": {"visits": "sorted"}}, "options.visits must be one of"),
     ):
-        problem = assert_problem(model.post("/models/m/refit", json=asked), 422, "invalid-refit")
+        problem = assert_problem(model.post("/models/m/refit", json=request), 422, "invalid-refit")
         assert detail in problem["detail"]
     problem = assert_problem(model.post("/models/m/refit"), 409, "cannot-refit")
     assert "no rows" in problem["detail"]
-    for asked in ({"method": "newton"}, {"tol": 0}, {"max_epochs": 0}, {"other": 1}):
-        assert model.post("/models/m/refit", json=asked).status_code == 422
+    for request in ({"method": "newton"}, {"tol": 0}, {"max_epochs": 0}, {"other": 1}):
+        assert model.post("/models/m/refit", json=request).status_code == 422
     for bad in (
         {"every": 99}, {"method": "x"}, {"tol": 0.0}, {"more": 1}, 7, {"options": {"parts": 2}},
     ):  # fmt: skip
@@ -330,9 +330,9 @@ def test_options_reach_the_method(client, monkeypatch, spec, method, options, is
         if hasattr(module, name):
             solver = getattr(module, name)
 
-            def look(*args: Any, solver: Any = solver, **asked: Any) -> Any:
-                seen.append({key: asked[key] for key in options if key in asked})
-                return solver(*args, **asked)
+            def look(*args: Any, solver: Any = solver, **kwargs: Any) -> Any:
+                seen.append({key: kwargs[key] for key in options if key in kwargs})
+                return solver(*args, **kwargs)
 
             monkeypatch.setattr(module, name, look)
     done = finished(client, begin(client)["job"])
@@ -438,15 +438,15 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     assert "reference" not in client.get("/models/m/certificate").json()
     plain = client.get("/models/m/certificate").json()
     answer = client.get("/models/m/certificate?reference=true").json()
-    found = answer.pop("reference")
+    result = answer.pop("reference")
     assert answer == plain
     # The window is sliding: all that counts is retained, so that both speak of one problem.
-    assert found["served"] == pytest.approx(plain["primal"])
-    assert plain["dual"] <= found["lower_bound"] <= found["objective"] <= found["served"]
-    assert found["gap"] >= 0.0 and found["converged"] and found["seq"] == 250
+    assert result["served"] == pytest.approx(plain["primal"])
+    assert plain["dual"] <= result["lower_bound"] <= result["objective"] <= result["served"]
+    assert result["gap"] >= 0.0 and result["converged"] and result["seq"] == 250
     finished(client, begin(client, tol=1e-5)["job"])
     refitted = client.get("/models/m/certificate?reference=true").json()
-    assert refitted["primal"] == pytest.approx(found["objective"], rel=2e-4)
+    assert refitted["primal"] == pytest.approx(result["objective"], rel=2e-4)
     assert refitted["reference"]["gap"] <= 2e-4 * refitted["primal"]
     # The regret: what the last 200 rows cost as they were served, less what they cost there.
     rows = samples(0, 250)
@@ -456,8 +456,8 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     body = {"samples": [{"x": x} for x in rows["x"][-200:]]}
     best = np.array(client.post("/models/m/predict", json=body).json()["scores"])
     regret = served - np.maximum(0.0, 1.0 - signs * best).sum()
-    assert (found["rows"], found["regret_rows"]) == (200, 200)
-    assert found["regret"] == pytest.approx(regret, abs=0.5) and regret > 1.0
+    assert (result["rows"], result["regret_rows"]) == (200, 200)
+    assert result["regret"] == pytest.approx(regret, abs=0.5) and regret > 1.0
     # Who starts now has the losses from a snapshot and from the rows behind it.
     other = serve(store=store)
     again = other.get("/models/m/certificate?reference=true").json()["reference"]
@@ -469,8 +469,8 @@ def test_the_reference_bounds_what_is_served_and_the_regret_is_by_definition(ser
     # After a rollback the window's rows are others than those that came last.
     client.post("/models/m/rollback", json={"seq": 240})
     learn(client, 250, 255)
-    found = client.get("/models/m/certificate?reference=true").json()["reference"]
-    assert (found["rows"], found["regret_rows"]) == (200, 5)
+    result = client.get("/models/m/certificate?reference=true").json()["reference"]
+    assert (result["rows"], result["regret_rows"]) == (200, 5)
     answer = client.get("/models/m/certificate?reference=true&member=a")
     assert_problem(answer, 404, "no-reference")
     client.put("/models/s", json={"algorithm": "sgd", "features": SPEC["features"]})

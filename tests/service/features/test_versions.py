@@ -302,11 +302,11 @@ def test_rollback_retries_if_the_store_is_unavailable_before_the_copy_is_read(
     journal = client.app._registry.journal
     read, reads = journal.copy_get, []
 
-    async def refuse(*given):
-        reads.append(given)
+    async def refuse(*args):
+        reads.append(args)
         if loses == "all" or len(reads) > 1:
             raise JournalUnavailable("planted")
-        return await read(*given)
+        return await read(*args)
 
     with monkeypatch.context() as away:
         away.setattr(journal, "copy_get", refuse)
@@ -357,10 +357,10 @@ def test_there_is_no_way_back_to_a_version_whose_records_are_lost(client, monkey
         receipt.control_outcome.refusal == "cannot go back to seq 21: the model is only at seq 20"
     )
     assert state_of(client)["weights"] == weights
-    known = model.deps.journal.version_get
+    previous = model.deps.journal.version_get
 
-    async def beyond(*given: Any) -> Version:
-        return msgspec.structs.replace(await known(*given), seq=22)
+    async def beyond(*args: Any) -> Version:
+        return msgspec.structs.replace(await previous(*args), seq=22)
 
     monkeypatch.setattr(model.deps.journal, "version_get", beyond)
     got = assert_problem(back(client, version="lost"), 410, "not-kept")

@@ -95,7 +95,7 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
     solve = refits._solve
 
     def after(change: Any) -> dict[str, Any]:
-        monkeypatch.setattr(refits, "_solve", lambda *given: (solve(*given), change())[0])
+        monkeypatch.setattr(refits, "_solve", lambda *args: (solve(*args), change())[0])
         got = finished(client, begin(client, rows=100)["job"])
         monkeypatch.setattr(refits, "_solve", solve)
         return got
@@ -133,10 +133,10 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
     solve = refits._solve
 
     def shown_after(change: Any) -> dict[str, Any]:
-        def slowly(*given: Any) -> Any:
-            found = solve(*given)
+        def slowly(*args: Any) -> Any:
+            result = solve(*args)
             change()
-            return found
+            return result
 
         monkeypatch.setattr(refits, "_solve", slowly)
         return finished(client, begin(client, rows=100)["job"])
@@ -240,13 +240,13 @@ def test_rows_that_are_trimmed_as_they_are_read_leave_no_gap():
                 raise Trimmed(4)
             return entries[after : after + 2]
 
-    async def run(work: Any, *given: Any) -> Any:
-        return work(*given)
+    async def run(work: Any, *args: Any) -> Any:
+        return work(*args)
 
     replica = SimpleNamespace(id="m", incarnation="", dim=1)
     reading = last_rows(Trimming(), replica, 6, 6, run, lambda: False)  # type: ignore[arg-type]
-    found = asyncio.run(reading)
-    assert found is not None and found.values.tolist() == [4.0, 5.0, 6.0]
+    result = asyncio.run(reading)
+    assert result is not None and result.values.tolist() == [4.0, 5.0, 6.0]
 
 
 def test_which_records_led_to_a_state():
@@ -265,12 +265,12 @@ def test_rows_around_another_change_by_hand_are_left_out():
     window = Window(1, 100)
     window._runs.append((5, row, 20))
     window._add_control(6, Control("refit", {}, {}))
-    found = window.batch()
-    assert found is not None and len(found) == 1
+    result = window.batch()
+    assert result is not None and len(result) == 1
     window._add_control(7, Control("resume", {}, {}))
     window._runs.append((8, row, 20))
-    found = window.batch()
-    assert found is not None and len(found) == 1
+    result = window.batch()
+    assert result is not None and len(result) == 1
 
 
 def test_a_guard_takes_the_solution_for_good(serve, store):

@@ -18,8 +18,8 @@ def learn(client: TestClient, first: int, last: int, **more: Any) -> dict:
     return answer.json()
 
 
-def take(client: TestClient, **given: Any) -> dict:
-    answer = client.post("/models/m/versions", json=given)
+def take(client: TestClient, **options: Any) -> dict:
+    answer = client.post("/models/m/versions", json=options)
     assert answer.status_code == 201, answer.text
     return answer.json()
 

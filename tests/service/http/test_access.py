@@ -351,10 +351,10 @@ def test_over_tls_no_key_is_written_or_shown_anywhere(tmp_path, monkeypatch):
 
 def healthy_in_its_image(url: str, certificate: Path) -> str:
     """What the image's health check complains of, whose server has these settings."""
-    asked = {"DUALSTREAM_HOST": "0.0.0.0", "DUALSTREAM_PORT": url.rpartition(":")[2]}
-    asked |= {"DUALSTREAM_SSL_CERTFILE": str(certificate), "https_proxy": "http://127.0.0.1:9"}
+    options = {"DUALSTREAM_HOST": "0.0.0.0", "DUALSTREAM_PORT": url.rpartition(":")[2]}
+    options |= {"DUALSTREAM_SSL_CERTFILE": str(certificate), "https_proxy": "http://127.0.0.1:9"}
     check = [sys.executable, str(ROOT / "deploy" / "healthcheck.py")]
-    done = subprocess.run(check, env=asked, capture_output=True, text=True)
+    done = subprocess.run(check, env=options, capture_output=True, text=True)
     assert (done.returncode == 0) == (done.stderr == "")
     return done.stderr
 
@@ -378,5 +378,5 @@ def test_tls_that_cannot_be_served_is_refused_at_start(tmp_path):
         make_server(Settings(ssl_keyfile=tmp_path / "none.key"))
     store = f"sqlite:///{tmp_path / 'a.db'}"
     assert not make_server(Settings(store=store)).config.proxy_headers
-    behind = make_server(Settings(store=store, forwarded_allow_ips="10.0.0.1")).config
-    assert behind.proxy_headers and behind.forwarded_allow_ips == "10.0.0.1"
+    later = make_server(Settings(store=store, forwarded_allow_ips="10.0.0.1")).config
+    assert later.proxy_headers and later.forwarded_allow_ips == "10.0.0.1"

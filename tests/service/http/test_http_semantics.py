@@ -262,6 +262,6 @@ def test_a_page_of_another_origin_can_read_a_refusal_under_overload(serve, monke
     assert_problem(answer, 503, "overloaded")
     assert answer.headers["access-control-allow-origin"] == "https://a.example"
     assert "retry-after" in answer.headers["access-control-expose-headers"].lower()
-    asked = origin | {"access-control-request-method": "POST"}
-    assert client.options("/models/learn/learn", headers=asked).status_code == 200
+    request = origin | {"access-control-request-method": "POST"}
+    assert client.options("/models/learn/learn", headers=request).status_code == 200
     assert client.delete("/models/learn").status_code == 204

@@ -133,13 +133,13 @@ async def test_the_queue_is_longer_where_the_event_loop_waits_for_the_store():
     clock.now = 0.1
     assert admission.refuses(LEARN)
     leave(admission, numbers)
-    found = []
+    results = []
     for _ in shares:
         admission.update()
-        found.append(short_of(admission))
+        results.append(short_of(admission))
     # The first update tells of the time before the overload.
     doubled = [min(OVERLOAD_QUEUE * 2**k, MIN_QUEUE) for k in range(8)]
-    assert found == doubled + [MIN_QUEUE] + [
+    assert results == doubled + [MIN_QUEUE] + [
         max(MIN_QUEUE // 2**k, OVERLOAD_QUEUE) for k in range(1, 9)
     ]
     clock.now += 2 * PERIOD_S
@@ -243,9 +243,9 @@ def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve, monkeypatch)
     journal = client.app._registry.journal
     append, go_on = journal.append, threading.Event()
 
-    async def stuck(*given):
+    async def stuck(*args):
         await asyncio.to_thread(go_on.wait)
-        return await append(*given)
+        return await append(*args)
 
     journal.append = stuck
     with ThreadPoolExecutor(1) as pool:
@@ -282,8 +282,8 @@ async def _closed_loop(url: str, connections: int, requests: int) -> list[int]:
         writer.close()
         return statuses
 
-    found = await asyncio.gather(*(one() for _ in range(connections)))
-    return [status for statuses in found for status in statuses]
+    result = await asyncio.gather(*(one() for _ in range(connections)))
+    return [status for statuses in result for status in statuses]
 
 
 @pytest.mark.anyio

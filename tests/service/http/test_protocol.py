@@ -430,7 +430,7 @@ def test_a_connection_that_is_gone_is_free_at_once():
             await asyncio.sleep(0)
             gone.append(weakref.ref(one))
         del one
-        assert [found() for found in gone] == [None] * 4, "without a collector of rings"
+        assert [result() for result in gone] == [None] * 4, "without a collector of rings"
 
     gc.collect()
     gc.disable()
@@ -655,8 +655,8 @@ def test_bodies_of_pipelined_upgrades_are_read_in_order():
         world = World(reads(bodies))
         one, line = world.connect()
         sent = [GET * (number % 3) for number in range(60)]
-        asked = [UPGRADE + (in_chunks if len(one) % 2 else of_length)(one) for one in sent]
-        one.data_received(b"".join(one + GET for one in asked))
+        requests = [UPGRADE + (in_chunks if len(one) % 2 else of_length)(one) for one in sent]
+        one.data_received(b"".join(one + GET for one in requests))
         while line.answers < 120:
             await asyncio.sleep(0)
         assert bodies == sent and world.served == ["/y", "/x"] * 60

@@ -104,7 +104,7 @@ async def test_a_store_that_hangs_holds_nobody_up(monkeypatch):
     monkeypatch.setattr("dualstream.service.http.rate_limits.LEASE_TIMEOUT_S", 0.01)
 
     class Hanging:
-        async def lease(self, *given: Any) -> Lease:
+        async def lease(self, *args: Any) -> Lease:
             return await asyncio.Event().wait()  # type: ignore[return-value]
 
     rates = RateLimits(TokenStore(Hanging()), RATE, None)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 def test_id_is_taken_answered_and_made(model: TestClient):
-    given = {"x-request-id": "order-17"}
-    answer = model.post("/models/m/learn", json=ROW, headers=given)
+    fields = {"x-request-id": "order-17"}
+    answer = model.post("/models/m/learn", json=ROW, headers=fields)
     assert answer.headers["x-request-id"] == "order-17"
     made = [model.get("/readyz").headers["x-request-id"] for _ in range(3)]
     assert len(set(made)) == 3 and all(re.fullmatch(r"[0-9a-f]{12}-[0-9a-f]+", one) for one in made)
@@ -46,8 +46,8 @@ def test_id_that_cannot_be_a_header_is_replaced(model: TestClient, bad: bytes):
     ],
 )
 def test_problem_has_the_id(client: TestClient, method: str, path: str, status: int, slug: str):
-    given = {"json": ROW} if path.endswith("learn") else {}
-    answer = client.request(method, path, headers={"x-request-id": "p1"}, **given)
+    inputs = {"json": ROW} if path.endswith("learn") else {}
+    answer = client.request(method, path, headers={"x-request-id": "p1"}, **inputs)
     assert answer.status_code == status and answer.json()["type"].endswith(slug)
     assert answer.json()["request_id"] == answer.headers["x-request-id"] == "p1"
 

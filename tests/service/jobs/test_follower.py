@@ -155,12 +155,12 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
 ):
     one, other = pair
     registry = other.app._registry
-    asked = Asked(registry.journal)
+    request = Asked(registry.journal)
 
     def look() -> list[str]:
-        asked.models.clear()
-        other.portal.call(Follower(registry, asked)._check_heads)
-        return asked.models.copy()
+        request.models.clear()
+        other.portal.call(Follower(registry, request)._check_heads)
+        return request.models.copy()
 
     look()
     counts_commits = store.startswith("sqlite")
@@ -192,10 +192,10 @@ def test_lag_is_shown(pair, monkeypatch):
     journal, is_slow = other.app._registry.journal, [True]
     read = journal.read
 
-    async def slow(*given, **more):
+    async def slow(*args, **more):
         while is_slow:
             await asyncio.sleep(0.01)
-        return await read(*given, **more)
+        return await read(*args, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(journal, "read", slow)

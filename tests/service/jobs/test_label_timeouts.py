@@ -43,15 +43,15 @@ class Registry:
     ("error", "learned"), [(RecordError("damaged"), ["b", "c"]), (JournalUnavailable("away"), [])]
 )
 def test_a_damaged_row_of_one_model_stops_no_other(monkeypatch, error, learned):
-    found = []
+    results = []
 
     async def learn_defaults(model: Any, rows: Any) -> Any:
         if model.record.id == "a":
             raise error
-        found.append(model.record.id)
+        results.append(model.record.id)
         return Fake(placed=Fake(count=1))
 
     monkeypatch.setattr(label_timeouts, "learn_defaults", learn_defaults)
     with pytest.raises(type(error)):
         asyncio.run(DefaultLabels(Registry(), Store()).sweep())
-    assert found == learned
+    assert results == learned

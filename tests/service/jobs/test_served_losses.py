@@ -11,8 +11,8 @@ from dualstream.solvers import Batch, CorruptState, Outcome, resolve_spec
 
 
 def spec_of(retain: int, **more):
-    given = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 1}} | more
-    return resolve_spec(given | {"retain": retain})
+    inputs = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 1}} | more
+    return resolve_spec(inputs | {"retain": retain})
 
 
 pieces = st.lists(st.lists(st.sampled_from(["in", "rejected", "weightless"]), max_size=90))

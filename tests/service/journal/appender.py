@@ -24,8 +24,8 @@ class Appender:
     def __init__(self, url: str, models: Sequence[str], first: int, count: int, size: int) -> None:
         reads, writes = os.pipe()
         with Connection(writes, readable=False) as says:
-            given = (url, models, first, count, size, says)
-            self._process = forks.Process(target=_run, args=given, daemon=True)
+            inputs = (url, models, first, count, size, says)
+            self._process = forks.Process(target=_run, args=inputs, daemon=True)
             self._process.start()
         self._said = open(reads, "rb")
 
@@ -59,7 +59,7 @@ async def _append_to_all(
 ) -> None:
     journal = await open_journal(url)
     firsts = [(model, first + n * APART) for n, model in enumerate(models)]
-    await asyncio.gather(*(_append(journal, *given, count, size, says) for given in firsts))
+    await asyncio.gather(*(_append(journal, *case, count, size, says) for case in firsts))
     await journal.close()
 
 
@@ -78,4 +78,4 @@ async def _append(
             except (JournalUnavailable, OutcomeUnknown):
                 await asyncio.sleep(0.01)
         got = zip(appended.placed, range(start, start + size), strict=True)
-        os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, place.seq) for place, tag in got))
+        os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, position.seq) for position, tag in got))

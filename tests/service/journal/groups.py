@@ -25,7 +25,7 @@ from dualstream.service.journal.record import (
     make_key,
 )
 
-SPEC, GIVEN = b'{"algorithm":"dual_ascent"}', b"{}"
+SPEC, CLIENT_SPEC = b'{"algorithm":"dual_ascent"}', b"{}"
 
 
 def fingerprint(text: str) -> bytes:
@@ -84,14 +84,14 @@ class Log:
 
     @classmethod
     async def create(cls, journal: Journal, model: str = "adult") -> "Log":
-        record, _ = await journal.create(model, SPEC, GIVEN)
+        record, _ = await journal.create(model, SPEC, CLIENT_SPEC)
         return cls(journal, record)
 
     async def append(self, *parts: Part, nonce: bytes | None = None, **options: Any) -> Appended:
-        known = options.pop("known_seq", self.known_seq)
+        previous = options.pop("known_seq", self.known_seq)
         appended = await self.journal.append(
             AppendRequest(
-                self.model, self.incarnation, nonce or OURS.make(), known, parts, **options
+                self.model, self.incarnation, nonce or OURS.make(), previous, parts, **options
             )
         )
         self.known_seq = max(self.known_seq, appended.seq or 0)
@@ -99,14 +99,14 @@ class Log:
 
     async def tags(self, after: int = 0) -> list[int]:
         """The tags of all rows in the journal."""
-        found: list[int] = []
+        results: list[int] = []
         while entries := await self.journal.read(self.model, self.incarnation, after):
             for entry in entries:
                 for block in decode_merged(entry.body)[1]:
                     assert isinstance(block, Rows)
-                    found += block.indices.tolist()
+                    results += block.indices.tolist()
             after = entries[-1].seq
-        return found
+        return results
 
     async def last_seq(self) -> int:
         return (await self.journal.get(self.model)).seq
@@ -114,7 +114,7 @@ class Log:
 
 def places(appended: Appended) -> list[tuple[int, int, str]]:
     """(first seq, last seq, what happened) of each part."""
-    return [(place.first_seq, place.seq, _happened(place)) for place in appended.placed]
+    return [(position.first_seq, position.seq, _happened(position)) for position in appended.placed]
 
 
 def _happened(place: Placed) -> str:

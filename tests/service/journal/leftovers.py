@@ -22,11 +22,11 @@ def is_in(mark: bytes, blob: bytes) -> bool:
 def count_left(marks: list[bytes], blob: bytes) -> int:
     """How many of these marks of 8 bytes are anywhere in the blob?"""
     wanted = np.frombuffer(b"".join(marks), "<u8")
-    found: set[int] = set()
+    result: set[int] = set()
     for shift in range(8):
         words = np.frombuffer(blob, "<u8", (len(blob) - shift) // 8, shift)
-        found.update(words[np.isin(words, wanted)].tolist())
-    return len(found)
+        result.update(words[np.isin(words, wanted)].tolist())
+    return len(result)
 
 
 def kept_bytes(url: str) -> bytes:

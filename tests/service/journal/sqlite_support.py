@@ -20,9 +20,9 @@ class Connection(sqlite3.Connection):
     """Whether it is done before; None: it does not fail."""
     code = sqlite3.SQLITE_IOERR_FSYNC
 
-    def execute(self, statement, *given):  # type: ignore[no-untyped-def]
+    def execute(self, statement, *args):  # type: ignore[no-untyped-def]
         if statement != "COMMIT" or Connection.fails_after is None:
-            return super().execute(statement, *given)
+            return super().execute(statement, *args)
         if Connection.fails_after:
             super().execute(statement)
         Connection.fails_after = None
@@ -39,7 +39,7 @@ async def journal(
     monkeypatch.setattr(
         schema.sqlite3,
         "connect",
-        lambda *given, **named: connect(*given, factory=Connection, **named),
+        lambda *args, **named: connect(*args, factory=Connection, **named),
     )
     monkeypatch.setattr(Connection, "fails_after", None)
     monkeypatch.setattr(Connection, "code", sqlite3.SQLITE_IOERR_FSYNC)

@@ -61,10 +61,10 @@ def each_row(content) -> list:
         return []
     if isinstance(content, Control):
         return [(content.kind, content.fields)]
-    found = []
+    results = []
     for row in range(len(content)):
         start, end = content.indptr[row], content.indptr[row + 1]
-        found.append(
+        results.append(
             (
                 content.indices[start:end].tolist(),
                 content.values[start:end].tobytes(),
@@ -75,4 +75,4 @@ def each_row(content) -> list:
                 -1 if content.served_seqs is None else content.served_seqs[row].item(),
             )
         )
-    return found
+    return results

@@ -133,7 +133,7 @@ async def test_a_repeated_request_is_left_out_as_a_whole(journal: Journal):
     assert places(first) == [(2, 3, "new"), (4, 4, "new"), (5, 5, "new")]
     again = await log.append(rows(8), *group, rows(7))
     assert places(again) == [(6, 6, "new"), *[(2, 5, "duplicate")] * 3, (7, 7, "new")]
-    assert {place.count for place in again.placed[1:4]} == {4}
+    assert {position.count for position in again.placed[1:4]} == {4}
     assert await log.tags() == [9, 1, 2, 3, 4, 8, 7]
 
 
@@ -167,7 +167,7 @@ async def test_a_request_counts_only_what_was_journalled_for_it(journal: Journal
     assert places(first) == [(2, 1, "new"), (1, 1, "duplicate"), (2, 2, "new"), (3, 3, "new")]
     again = await log.append(*group)
     assert places(again) == [(2, 3, "duplicate")] * 4
-    assert {place.count for place in again.placed} == {2}
+    assert {position.count for position in again.placed} == {2}
 
 
 async def test_a_request_of_which_all_rows_are_known_makes_no_entry(journal: Journal):
@@ -180,7 +180,7 @@ async def test_a_request_of_which_all_rows_are_known_makes_no_entry(journal: Jou
     await log.append(rows(3))
     again = await log.append(*group)
     assert places(again) == [(2, 1, "duplicate")] * 2
-    assert {place.count for place in again.placed} == {0}
+    assert {position.count for position in again.placed} == {0}
     assert await log.tags() == [1, 3]
 
 
@@ -211,9 +211,9 @@ async def test_the_empty_opening_alone_is_not_journalled(journal: Journal):
 
 async def known_of(log: Log, *keys: tuple[KeyKind, str]) -> list[int | None]:
     """The seqs that the store keeps under these keys."""
-    asked = [make_key(*key) for key in keys]
-    found = await log.journal.known(log.model, log.incarnation, asked)
-    return [None if one is None else one.seq for one in found]
+    requests = [make_key(*key) for key in keys]
+    result = await log.journal.known(log.model, log.incarnation, requests)
+    return [None if one is None else one.seq for one in result]
 
 
 @pytest.mark.parametrize("has_key", [False, True])
@@ -238,8 +238,8 @@ async def test_of_a_whole_request_with_a_conflict_nothing_is_taken(journal: Jour
     keys = (KeyKind.REQUEST, "r"), (KeyKind.SAMPLE, "b"), (KeyKind.SAMPLE, "a")
     assert await known_of(log, *keys) == [None, None, 2]
     corrected = [rows(2), rows(3, id="b"), rows(4, id="c"), rows(5)]
-    asked = request("r", *corrected, payload="z") if has_key else corrected
-    assert (await log.append(*whole(*asked))).seq == 6
+    query = request("r", *corrected, payload="z") if has_key else corrected
+    assert (await log.append(*whole(*query))).seq == 6
     assert await log.tags() == [9, 1, 2, 3, 4, 5]
 
 
@@ -282,7 +282,7 @@ async def test_what_is_known_is_left_out_of_a_whole_request_and_the_rest_is_take
         other = whole(*request("r", rows(4), rows(5, id="a", payload="y"), payload="other"))
         again = await log.append(*other)
         assert places(again) == [(2, 3, "conflict")] * 3
-        assert not any(place.refused for place in again.placed)
+        assert not any(position.refused for position in again.placed)
 
 
 async def test_a_whole_request_that_is_refused_does_nothing_to_others_of_its_group(
@@ -293,8 +293,8 @@ async def test_a_whole_request_that_is_refused_does_nothing_to_others_of_its_gro
     before = [rows(2), *request("r", rows(3, id="b"), rows(4))]
     bad = whole(keyed("s", 5), rows(6, id="c", payload="x"), rows(7, id="a", payload="y"))
     alone = whole(rows(8, id="c", payload="z"), rows(9, id="b", payload="y"))
-    behind = [rows(10, id="c", payload="v"), *whole(*request("s", rows(11), payload="v"))]
-    appended = await log.append(*before, *bad, *alone, *behind)
+    later = [rows(10, id="c", payload="v"), *whole(*request("s", rows(11), payload="v"))]
+    appended = await log.append(*before, *bad, *alone, *later)
     assert places(appended) == [
         (2, 2, "new"),
         (3, 2, "new"),
@@ -470,9 +470,9 @@ async def test_cursors_are_listed_by_prefix(journal: Journal):
     for name in names:
         await log.append(cursor=CursorMove(name, None, f"value of {name}"))
     await other.append(cursor=CursorMove("s:of another", None, "1"))
-    found = await journal.cursors(*where, "s:")
-    assert list(found) == ["s:", "s:a/%_*", "s:b", "s:\u00e9"]
-    assert found["s:a/%_*"] == "value of s:a/%_*"
+    result = await journal.cursors(*where, "s:")
+    assert list(result) == ["s:", "s:a/%_*", "s:b", "s:\u00e9"]
+    assert result["s:a/%_*"] == "value of s:a/%_*"
     assert list(await journal.cursors(*where, "")) == sorted(names)
     with pytest.raises(ModelChanged):
         await journal.cursors(log.model, "another", "")
@@ -489,26 +489,26 @@ async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(jou
     log = await Log.create(journal)
     first = await log.append(rows(1, 2))
     second = await log.append(rows(3))
-    held = [
+    kept = [
         LogPosition(0, log.record.chain),
         LogPosition(2, first.chain),
         LogPosition(3, second.chain),
     ]
-    for tag, place in enumerate(held, 4):
-        assert (await log.append(rows(tag), held=place)).seq == tag
+    for tag, index in enumerate(kept, 4):
+        assert (await log.append(rows(tag), held=index)).seq == tag
     others = [
         LogPosition(1, first.chain),
         LogPosition(2, second.chain),
         LogPosition(6, second.chain),
     ]
-    for place in (*others, LogPosition(7, second.chain), LogPosition(99, second.chain)):
-        with pytest.raises(NotHeld, match=f"chain {place.chain[:8]} at seq {place.seq}"):
-            await log.append(keyed("k", 7), nonce=bytes(16), held=place)
+    for index in (*others, LogPosition(7, second.chain), LogPosition(99, second.chain)):
+        with pytest.raises(NotHeld, match=f"chain {index.chain[:8]} at seq {index.seq}"):
+            await log.append(keyed("k", 7), nonce=bytes(16), held=index)
     await journal.trim(log.model, log.incarnation, 2)
     with pytest.raises(NotHeld):
-        await log.append(keyed("k", 7), nonce=bytes(16), held=held[0])
+        await log.append(keyed("k", 7), nonce=bytes(16), held=kept[0])
     # Neither nonce nor key are kept of what was refused; what is known needs no place.
-    appended = await log.append(keyed("k", 7), nonce=bytes(16), held=held[1])
+    appended = await log.append(keyed("k", 7), nonce=bytes(16), held=kept[1])
     assert (appended.seq, appended.placed[0].duplicate) == (7, False)
     assert (await log.append(keyed("k", 7), held=others[0])).placed[0].duplicate
     assert await log.append(keyed("k", 7), nonce=bytes(16), held=others[0], known_seq=6) == appended
@@ -581,16 +581,16 @@ async def test_concurrent_appenders_get_seqs_without_gap_or_overlap(store: Store
         logs = [await Log.create(journal) for journal in (first, second) for _ in range(4)]
 
         async def appends(log: Log, start: int) -> list[tuple[int, int]]:
-            placed = []
+            placement = []
             for tag in range(start, start + 20):
                 appended = await log.append(rows(tag), rows(tag))
-                placed += [(place.first_seq, tag) for place in appended.placed]
-            return placed
+                placement += [(position.first_seq, tag) for position in appended.placed]
+            return placement
 
         runs = [appends(log, 1000 * number) for number, log in enumerate(logs)]
-        placed = sorted(sum(await asyncio.gather(*runs), []))
-        assert [seq for seq, _ in placed] == list(range(1, 321))
-        assert await logs[0].tags() == [tag for _, tag in placed]
+        placement = sorted(sum(await asyncio.gather(*runs), []))
+        assert [seq for seq, _ in placement] == list(range(1, 321))
+        assert await logs[0].tags() == [tag for _, tag in placement]
 
 
 async def test_of_concurrent_appends_of_one_id_one_is_taken(store: Store):
@@ -633,8 +633,8 @@ async def test_what_is_kept_under_keys_is_shown_and_nothing_changed(journal: Jou
             (KeyKind.REQUEST, "a"),
         )
     ]
-    found = await journal.known(log.model, log.incarnation, keys)
-    assert found == [Known(4, 1, fingerprint("p")), None, Known(4, 2, fingerprint("")), None]
+    result = await journal.known(log.model, log.incarnation, keys)
+    assert result == [Known(4, 1, fingerprint("p")), None, Known(4, 2, fingerprint("")), None]
     assert await journal.known(log.model, log.incarnation, []) == []
     many = [make_key(KeyKind.SAMPLE, str(number)) for number in range(2500)]
     assert await journal.known(log.model, log.incarnation, many) == [None] * 2500

@@ -22,7 +22,7 @@ from dualstream.service.journal.protocol import (
     UnknownModel,
     Version,
 )
-from tests.service.journal.groups import GIVEN, SPEC, keyed, rows
+from tests.service.journal.groups import CLIENT_SPEC, SPEC, keyed, rows
 
 pytestmark = pytest.mark.anyio
 MODEL = "m.1"
@@ -30,7 +30,7 @@ MODEL = "m.1"
 
 async def written(journal, entries: int = 5) -> ModelRecord:
     """A model with entries, of which each has a row under an id, a cursor and a key."""
-    record, _ = await journal.create(MODEL, SPEC, GIVEN)
+    record, _ = await journal.create(MODEL, SPEC, CLIENT_SPEC)
     for number in range(entries):
         parts = [keyed(f"request {number}", number), rows(10 + number, id=f"id {number}")]
         await journal.append(AppendRequest(MODEL, record.incarnation, os.urandom(16), 10**9, parts))
@@ -39,9 +39,9 @@ async def written(journal, entries: int = 5) -> ModelRecord:
 
 async def taken(journal, record: ModelRecord):
     """Its entries, and its keys."""
-    own = record.id, record.incarnation
-    keys = [key async for page in journal.kept_keys(*own) for key in page]
-    return list(await journal.read(*own, 0)), keys
+    log_id = record.id, record.incarnation
+    keys = [key async for page in journal.kept_keys(*log_id) for key in page]
+    return list(await journal.read(*log_id, 0)), keys
 
 
 async def test_staged_model_is_invisible_until_it_is_shown(journal):
@@ -100,34 +100,34 @@ async def test_restored_model_deduplicates_keys_and_continues(journal):
     appended = await journal.append(
         AppendRequest(MODEL, record.incarnation, os.urandom(16), record.seq, parts)
     )
-    places = [(p.seq, p.duplicate, p.conflict) for p in appended.placed]
-    assert places == [(6, True, False), (8, False, True), (11, False, False)]
+    positions = [(p.seq, p.duplicate, p.conflict) for p in appended.placed]
+    assert positions == [(6, True, False), (8, False, True), (11, False, False)]
     assert appended.previous == record.chain
 
 
 async def test_an_append_from_before_a_restore_is_repeated_without_learning_it_twice(journal):
-    record, _ = await journal.create(MODEL, SPEC, GIVEN)
-    own = MODEL, record.incarnation
+    record, _ = await journal.create(MODEL, SPEC, CLIENT_SPEC)
+    log_id = MODEL, record.incarnation
     begins = LogPosition(0, record.chain)
     nonces = [os.urandom(16) for _ in range(4)]
-    first = await journal.append(AppendRequest(*own, nonces[0], 0, [rows(1), rows(2)]))
-    await journal.append(AppendRequest(*own, nonces[1], 0, [rows(3, id="a")]))
-    await journal.append(AppendRequest(*own, nonces[2], 0, [rows(3, id="a"), rows(4, id="b")]))
+    first = await journal.append(AppendRequest(*log_id, nonces[0], 0, [rows(1), rows(2)]))
+    await journal.append(AppendRequest(*log_id, nonces[1], 0, [rows(3, id="a")]))
+    await journal.append(AppendRequest(*log_id, nonces[2], 0, [rows(3, id="a"), rows(4, id="b")]))
     record = await journal.get(MODEL)
     entries, keys = await taken(journal, record)
     await journal.delete(MODEL)
     await restored(journal, record, entries, keys)
-    after = await journal.append(AppendRequest(*own, nonces[3], 0, [rows(5)]))
+    after = await journal.append(AppendRequest(*log_id, nonces[3], 0, [rows(5)]))
     assert (after.first_seq, after.seq) == (5, 5)
     again = await journal.append(
-        AppendRequest(*own, nonces[0], 0, [rows(1), rows(2)], repeats=begins)
+        AppendRequest(*log_id, nonces[0], 0, [rows(1), rows(2)], repeats=begins)
     )
     assert (again.placed, again.chain) == (first.placed, first.chain)
     # What was left out of an append is not in the log: it is not answered wrongly
     with pytest.raises(NonceForgotten):
         parts = [rows(3, id="a"), rows(4, id="b")]
-        await journal.append(AppendRequest(*own, nonces[2], 0, parts, repeats=begins))
-    again = await journal.append(AppendRequest(*own, nonces[3], 0, [rows(5)], repeats=begins))
+        await journal.append(AppendRequest(*log_id, nonces[2], 0, parts, repeats=begins))
+    again = await journal.append(AppendRequest(*log_id, nonces[3], 0, [rows(5)], repeats=begins))
     assert (again.placed, again.chain) == (after.placed, after.chain)
     assert (await journal.get(MODEL)).seq == 5
 
@@ -144,7 +144,7 @@ async def test_what_is_settled_lies_in_the_file_itself(tmp_path):
         with closing(sqlite3.connect(path)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM models").fetchall()
-            await journal.create("another", SPEC, GIVEN)
+            await journal.create("another", SPEC, CLIENT_SPEC)
             await journal.settle()
     finally:
         await journal.close()
@@ -163,8 +163,8 @@ async def test_keys_expire_when_they_would_have(store):
         await journal.delete(MODEL)
         old = [msgspec.structs.replace(keys[0], time_ms=keys[0].time_ms - 3_600_000)]
         await restored(journal, record, entries, old + keys[1:])
-        found = await journal.known(MODEL, record.incarnation, [key.key for key in keys])
-        assert found[0] is None and found[1] is not None
+        result = await journal.known(MODEL, record.incarnation, [key.key for key in keys])
+        assert result[0] is None and result[1] is not None
 
 
 async def test_what_does_not_follow_is_refused(journal):
@@ -183,7 +183,7 @@ async def test_what_does_not_follow_is_refused(journal):
     with pytest.raises(Conflict):
         await journal.show(staged, record)
     await journal.stage_entries(staged, entries[-1:], [])
-    made, _ = await journal.create(MODEL, SPEC, GIVEN)
+    made, _ = await journal.create(MODEL, SPEC, CLIENT_SPEC)
     with pytest.raises((Conflict, ModelChanged)):
         await journal.show(staged, record)
     await journal.discard(staged)
@@ -211,11 +211,11 @@ async def test_the_last_restore_of_a_model_is_the_one_that_counts(journal):
     await journal.discard(first)
     await journal.stage_entries(second, entries, [])
     await journal.show(second, record)
-    own = MODEL, record.incarnation
+    log_id = MODEL, record.incarnation
     assert await taken(journal, record) == (entries, [])
     assert (await journal.position(MODEL)).cursors == {}
-    assert await journal.copies(*own, with_partial=True) == []
-    assert await journal.snapshots(*own) == []
+    assert await journal.copies(*log_id, with_partial=True) == []
+    assert await journal.snapshots(*log_id) == []
 
 
 @pytest.mark.parametrize("through", [4, 10])
@@ -248,12 +248,12 @@ async def test_copies_versions_and_snapshots_are_written_under_the_staged_name(j
     await journal.version_put(*staged, version)
     assert await journal.snapshot_put(*staged, 4, entries[1].chain, b"snapshot")
     await journal.show(staged, record)
-    own = MODEL, record.incarnation
-    assert await journal.versions(*own) == [version]
-    assert await journal.copy_uses(*own) == uses
-    assert await journal.copy_get(*own, digest) == b"state"
-    found = await journal.snapshot_get(*own)
-    assert (found.seq, found.data) == (4, b"snapshot")
+    log_id = MODEL, record.incarnation
+    assert await journal.versions(*log_id) == [version]
+    assert await journal.copy_uses(*log_id) == uses
+    assert await journal.copy_get(*log_id, digest) == b"state"
+    result = await journal.snapshot_get(*log_id)
+    assert (result.seq, result.data) == (4, b"snapshot")
 
 
 async def test_identity_is_shown_without_being_claimed(journal):

@@ -21,7 +21,7 @@ from dualstream.service.journal.protocol import (
     Version,
 )
 from tests.service.journal.conftest import Store
-from tests.service.journal.groups import GIVEN, SPEC, Log, keyed, rows
+from tests.service.journal.groups import CLIENT_SPEC, SPEC, Log, keyed, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +30,13 @@ def change(action: str, **detail: Any) -> Change:
     return Change(action, "request", "owner", "0123456789abcdef", detail)
 
 
-async def got(journal: Journal, model: str | None = None, **asked: Any) -> list[tuple[str, int]]:
-    return [(one.change.action, one.seq) for one in await journal.audit(model, **asked)]
+async def got(journal: Journal, model: str | None = None, **options: Any) -> list[tuple[str, int]]:
+    return [(one.change.action, one.seq) for one in await journal.audit(model, **options)]
 
 
 async def test_what_is_done_is_shown_once_and_what_is_not_done_is_not(journal: Journal):
-    first, made = await journal.create("m", SPEC, GIVEN, change("create"))
-    assert made and not (await journal.create("m", SPEC, GIVEN, change("again")))[1]
+    first, made = await journal.create("m", SPEC, CLIENT_SPEC, change("create"))
+    assert made and not (await journal.create("m", SPEC, CLIENT_SPEC, change("again")))[1]
     where = "m", first.incarnation
     log = Log(journal, first)
 
@@ -66,23 +66,23 @@ async def test_what_is_done_is_shown_once_and_what_is_not_done_is_not(journal: J
         await journal.version_delete(*where, "v", change(action))
     stands = await journal.get("m")
     with pytest.raises(Conflict):
-        await journal.replace(*where, 1, stands.chain, SPEC, GIVEN, change("late"))
-    second = await journal.replace(*where, 3, stands.chain, SPEC, GIVEN, change("replace"))
+        await journal.replace(*where, 1, stands.chain, SPEC, CLIENT_SPEC, change("late"))
+    second = await journal.replace(*where, 3, stands.chain, SPEC, CLIENT_SPEC, change("replace"))
     with pytest.raises(ModelChanged):
         await journal.delete(*where, change("late"))
     await journal.delete("m", None, change("delete"))
     with pytest.raises(UnknownModel):
         await journal.delete("m", None, change("again"))
-    third, _ = await journal.create("m", SPEC, GIVEN, change("create"))
+    third, _ = await journal.create("m", SPEC, CLIENT_SPEC, change("create"))
     assert await got(journal, "m") == [
         ("create", 0), ("control", 3), ("move", 3), ("version", 3), ("unname", 3),
         ("replace", 0), ("delete", 0), ("create", 0),
     ]  # fmt: skip
-    found = await journal.audit("m")
+    result = await journal.audit("m")
     incarnations = [first.incarnation] * 5 + [second.incarnation] * 2 + [third.incarnation]
-    assert [one.incarnation for one in found] == incarnations
-    assert [one.time_ms for one in found] == sorted(one.time_ms for one in found)
-    assert found[0].change == change("create") and {one.model for one in found} == {"m"}
+    assert [one.incarnation for one in result] == incarnations
+    assert [one.time_ms for one in result] == sorted(one.time_ms for one in result)
+    assert result[0].change == change("create") and {one.model for one in result} == {"m"}
     assert await journal.audit("nobody") == []
 
 
@@ -93,7 +93,7 @@ async def test_changes_are_read_page_by_page_of_one_model_and_of_all(journal: Jo
             if round_ == 2:
                 await journal.delete(id_, None, change("delete"))
             else:
-                await journal.create(id_, SPEC, GIVEN, change("create"))
+                await journal.create(id_, SPEC, CLIENT_SPEC, change("create"))
                 if round_ == 0:
                     await journal.delete(id_, None, change("delete"))
     whole = await journal.audit(limit=1000)
@@ -117,21 +117,21 @@ async def test_changes_are_read_page_by_page_of_one_model_and_of_all(journal: Jo
 async def test_changes_of_another_store_are_shown_with_those_there_in_order_of_time(
     journal: Journal,
 ):
-    await journal.create("m", SPEC, GIVEN, change("create"))
-    await journal.create("n", SPEC, GIVEN, change("create"))
+    await journal.create("m", SPEC, CLIENT_SPEC, change("create"))
+    await journal.create("n", SPEC, CLIENT_SPEC, change("create"))
     await journal.delete("m", None, change("delete"))
     before = await journal.audit()
     [made, gone] = await journal.audit("m")
 
     def other(action: str, time_ms: int, number: int) -> Audited:
-        place = f"{time_ms}-{number}.m"
-        return Audited(place, time_ms, "m", "0" * 40, 7, change(action))
+        position = f"{time_ms}-{number}.m"
+        return Audited(position, time_ms, "m", "0" * 40, 7, change(action))
 
     old = [other("old", made.time_ms - 10, 5), other("twin", made.time_ms - 9, 6)]
     old += [other("twin", made.time_ms - 9, 7), other("same moment", gone.time_ms, 0)]
     late = [other("late", gone.time_ms + 10, 8), other("later", gone.time_ms + 10, 9)]
-    for given in (old[1:3], old, old + late, old + late):
-        await journal.put_changes(given)
+    for case in (old[1:3], old, old + late, old + late):
+        await journal.put_changes(case)
     whole = await journal.audit()
     assert [one.time_ms for one in whole] == sorted(one.time_ms for one in whole)
     assert Counter(map(without_place, whole)) == Counter(map(without_place, before + old + late))
@@ -158,10 +158,10 @@ def without_place(one: Audited) -> bytes:
 async def test_old_changes_go_and_young_ones_stay(store: Store):
     async with store.journal(Limits(audit_s=0.02)) as brief, store.journal() as journal:
         for model in ("m1", "m2"):
-            await brief.create(model, SPEC, GIVEN, change("create"))
+            await brief.create(model, SPEC, CLIENT_SPEC, change("create"))
         await asyncio.sleep(0.05)
         await brief.delete("m2", None, change("delete"))
-        await journal.create("young", SPEC, GIVEN, change("create"))
+        await journal.create("young", SPEC, CLIENT_SPEC, change("create"))
         assert ("create", "young") in [
             (one.change.action, one.model) for one in await journal.audit()
         ]

@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import Journal, JournalUnavailable, Unk
 from dualstream.service.journal.sqlite import wal
 from dualstream.service.journal.sqlite.store import SqliteJournal
 from tests.service.journal.conftest import Store
-from tests.service.journal.groups import GIVEN, SPEC, Log, rows
+from tests.service.journal.groups import CLIENT_SPEC, SPEC, Log, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ def remove_folder(file: File) -> None:
 WRITES: list[Callable[[Journal, Log], Awaitable[object]]] = [
     lambda journal, log: log.append(rows(2)),
     lambda journal, log: log.append(rows(3, id="a")),
-    lambda journal, log: journal.create("other", SPEC, GIVEN),
+    lambda journal, log: journal.create("other", SPEC, CLIENT_SPEC),
     lambda journal, log: journal.snapshot_put(log.model, log.incarnation, 1, "c", b"data"),
     lambda journal, log: journal.delete(log.model),
     lambda journal, log: journal.ping(),

@@ -43,8 +43,8 @@ async def test_heads_of_many_models_are_shown(journal: Journal):
     ids = [f"m{number}" for number in range(1003)]
     for id_ in ids[::100]:
         await journal.create(id_, b"", b"")
-    found = await journal.heads(ids)
-    assert [id_ for id_, head in zip(ids, found, strict=True) if head] == ids[::100]
+    result = await journal.heads(ids)
+    assert [id_ for id_, head in zip(ids, result, strict=True) if head] == ids[::100]
 
 
 async def test_appends_of_other_processes_are_announced(store: Store):

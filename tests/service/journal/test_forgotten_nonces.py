@@ -60,90 +60,90 @@ class Asked:
 async def test_it_is_journalled_once_and_answered_as_the_first_time(
     journal: Journal, before: tuple[int, ...], between: int
 ):
-    asked = await Asked.behind(journal, *before)
-    await asked.others(between, 50)  # whom it did not know of
-    first = await asked.ask(rows(7, 8), rows(9))
+    request = await Asked.behind(journal, *before)
+    await request.others(between, 50)  # whom it did not know of
+    first = await request.ask(rows(7, 8), rows(9))
     for _ in range(2):
-        await asked.others(KEPT)
-        assert await asked.again(rows(7, 8), rows(9)) == first
-    tags = await asked.log.tags()
+        await request.others(KEPT)
+        assert await request.again(rows(7, 8), rows(9)) == first
+    tags = await request.log.tags()
     assert tags[: len(before) + between + 3] == [*before, *range(50, 50 + between), 7, 8, 9]
     assert len(tags) == len(before) + between + 3 + 2 * KEPT
 
 
 async def test_without_the_place_it_would_be_journalled_twice(journal: Journal):
-    asked = await Asked.behind(journal, 1)
-    await asked.ask(rows(7))
-    await asked.others(KEPT)
-    await asked.ask(rows(7))
-    assert (await asked.log.tags()).count(7) == 2
+    request = await Asked.behind(journal, 1)
+    await request.ask(rows(7))
+    await request.others(KEPT)
+    await request.ask(rows(7))
+    assert (await request.log.tags()).count(7) == 2
 
 
 async def test_what_was_not_done_is_done_when_it_is_asked_for_again(journal: Journal):
-    asked = await Asked.behind(journal, 1)
-    await asked.others(KEPT + 1)
-    appended = await asked.again(rows(7))
+    request = await Asked.behind(journal, 1)
+    await request.others(KEPT + 1)
+    appended = await request.again(rows(7))
     assert appended.seq == KEPT + 3
-    assert await asked.again(rows(7)) == appended
-    assert (await asked.log.tags()).count(7) == 1
+    assert await request.again(rows(7)) == appended
+    assert (await request.log.tags()).count(7) == 1
 
 
 async def test_what_is_known_by_its_key_is_answered_as_known(journal: Journal):
     """It has no entry that tells."""
-    asked = await Asked.behind(journal, 1)
-    first = await asked.ask(rows(1, id="1"))
-    await asked.others(KEPT)
-    again = await asked.again(rows(1, id="1"))
+    request = await Asked.behind(journal, 1)
+    first = await request.ask(rows(1, id="1"))
+    await request.others(KEPT)
+    again = await request.again(rows(1, id="1"))
     assert again.placed == first.placed and again.seq is None
 
 
 @pytest.mark.parametrize("parts", [[rows(7)], [rows(7), keyed("key", 8)]])
 async def test_a_log_that_was_trimmed_does_not_tell(journal: Journal, parts: list[Part]):
-    asked = await Asked.behind(journal, 1)
-    first = await asked.ask(*parts)
-    await asked.others(KEPT)
+    request = await Asked.behind(journal, 1)
+    first = await request.ask(*parts)
+    await request.others(KEPT)
     assert first.seq is not None
-    await journal.trim(asked.log.model, asked.log.incarnation, first.seq + 1)
+    await journal.trim(request.log.model, request.log.incarnation, first.seq + 1)
     with pytest.raises(NonceForgotten, match="outcome .* is unknown"):
-        await asked.again(*parts)
-    assert await asked.log.last_seq() == first.seq + KEPT
+        await request.again(*parts)
+    assert await request.log.last_seq() == first.seq + KEPT
 
 
 async def test_a_log_that_has_lost_the_place_does_not_tell(journal: Journal):
-    asked = await Asked.behind(journal, 1)
-    asked.place = LogPosition(1, 40 * "0")
-    await asked.ask(rows(7))
-    await asked.others(KEPT)
+    request = await Asked.behind(journal, 1)
+    request.place = LogPosition(1, 40 * "0")
+    await request.ask(rows(7))
+    await request.others(KEPT)
     with pytest.raises(NonceForgotten):
-        await asked.again(rows(7))
-    asked.place = LogPosition(99, 40 * "0")
+        await request.again(rows(7))
+    request.place = LogPosition(99, 40 * "0")
     with pytest.raises(NonceForgotten):
-        await asked.again(rows(7))
+        await request.again(rows(7))
 
 
 async def test_where_none_was_forgotten_the_place_does_not_matter(journal: Journal):
     """As behind a failover that lost it: what has not come there is appended."""
-    asked = await Asked.behind(journal, 1)
-    asked.place = LogPosition(3, 40 * "0")
-    await asked.others(KEPT - 2)
-    assert (await asked.again(rows(7))).seq == KEPT
+    request = await Asked.behind(journal, 1)
+    request.place = LogPosition(3, 40 * "0")
+    await request.others(KEPT - 2)
+    assert (await request.again(rows(7))).seq == KEPT
 
 
 async def test_an_entry_without_some_of_its_parts_does_not_tell_which(journal: Journal):
-    asked = await Asked.behind(journal, 1)
-    await asked.ask(rows(7), rows(1, id="1"))
-    await asked.others(PURGED_EVERY + KEPT)
+    request = await Asked.behind(journal, 1)
+    await request.ask(rows(7), rows(1, id="1"))
+    await request.others(PURGED_EVERY + KEPT)
     with pytest.raises(NonceForgotten):
-        await asked.again(rows(7), rows(1, id="1"))
-    assert (await asked.log.tags()).count(7) == 1
+        await request.again(rows(7), rows(1, id="1"))
+    assert (await request.log.tags()).count(7) == 1
 
 
 async def test_a_long_body_is_found_too(journal: Journal):
     """Redis stores it outside the log."""
-    asked = await Asked.behind(journal, 1)
+    request = await Asked.behind(journal, 1)
     part = rows(*range(40_000))
     assert len(part.body) > 64 * 1024
-    first = await asked.ask(part)
-    await asked.others(KEPT)
-    assert await asked.again(part) == first
-    assert len(await asked.log.tags()) == 1 + 40_000 + KEPT
+    first = await request.ask(part)
+    await request.others(KEPT)
+    assert await request.again(part) == first
+    assert len(await request.log.tags()) == 1 + 40_000 + KEPT

@@ -57,7 +57,7 @@ def test_the_same_answer_twice_is_no_fault():
 
 def test_rows_may_be_shown_apart_by_what_they_hold():
     answers = [Acknowledged(tag, seq) for tag, seq in ((1, 1), (4, 4), (6, 7))]
-    report = check_entries(ENTRIES, "one", answers, tags_of=lambda found: found.indices.tolist())
+    report = check_entries(ENTRIES, "one", answers, tags_of=lambda result: result.indices.tolist())
     assert (report.acknowledged, report.unacknowledged) == (3, 3)
 
 
@@ -68,16 +68,16 @@ def rechained(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         count = entry.seq - entry.first_seq + 1
         chain = next_chain(chain, entry.nonce)
-        placed = {"first_seq": seq + 1, "seq": seq + count, "chain": chain}
-        groups.append(msgspec.structs.replace(entry, **placed))
+        placement = {"first_seq": seq + 1, "seq": seq + count, "chain": chain}
+        groups.append(msgspec.structs.replace(entry, **placement))
         seq += count
     return groups
 
 
 def broken(entries: list[Entry], answers: list[Acknowledged] = ANSWERS, **options) -> str:
-    with pytest.raises(HistoryBroken) as found:
+    with pytest.raises(HistoryBroken) as result:
         check_entries(entries, "one", answers, **options)
-    return str(found.value)
+    return str(result.value)
 
 
 def test_a_lost_entry_is_found():

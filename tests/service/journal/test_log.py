@@ -237,9 +237,9 @@ async def test_large_groups_with_keys_are_sorted_out(journal: Journal):
     everything = [rows(number, id=str(number)) for number in range(3000)]
     group = request("r", *everything, kind=KeyKind.CHUNK)
     appended = await log.append(*group)
-    assert [place.duplicate for place in appended.placed[1:]] == [True, False] * 1500
+    assert [position.duplicate for position in appended.placed[1:]] == [True, False] * 1500
     assert await log.tags(1500) == list(range(1, 3000, 2))
     again = await log.append(*group)
-    assert {(place.first_seq, place.seq, place.count) for place in again.placed} == {
+    assert {(position.first_seq, position.seq, position.count) for position in again.placed} == {
         (1501, 3000, 1500)
     }

@@ -17,29 +17,29 @@ pytestmark = pytest.mark.anyio
 
 
 def test_own_nonces_are_first_once_and_others_never():
-    own, other = Nonces(), Nonces()
-    made = [own.make() for _ in range(10)]
+    mine, other = Nonces(), Nonces()
+    made = [mine.make() for _ in range(10)]
     assert len(set(made)) == 10 and {len(nonce) for nonce in made} == {16}
-    assert [own.is_first(nonce) for nonce in reversed(made)] == [True] * 10
-    assert [own.is_first(nonce) for nonce in made] == [False] * 10
-    assert not own.is_first(other.make())
-    assert not own.is_first(os.urandom(16))
+    assert [mine.is_first(nonce) for nonce in reversed(made)] == [True] * 10
+    assert [mine.is_first(nonce) for nonce in made] == [False] * 10
+    assert not mine.is_first(other.make())
+    assert not mine.is_first(os.urandom(16))
 
 
 def test_nonces_of_which_nobody_knows_any_more_are_not_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chain, "RECENT_NUMBERS", 100)
-    own = Nonces()
-    late, *made = [own.make() for _ in range(1000)]
-    assert all(own.is_first(nonce) for nonce in made)
-    assert not own.is_first(late)
-    assert not any(own.is_first(nonce) for nonce in made)
-    assert len(own._used) <= 100
+    mine = Nonces()
+    late, *made = [mine.make() for _ in range(1000)]
+    assert all(mine.is_first(nonce) for nonce in made)
+    assert not mine.is_first(late)
+    assert not any(mine.is_first(nonce) for nonce in made)
+    assert len(mine._used) <= 100
 
 
 def test_nonces_differ_in_threads_and_in_a_forked_process():
-    own = Nonces()
+    mine = Nonces()
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda _: own.make(), range(1000)))
+        made = list(threads.map(lambda _: mine.make(), range(1000)))
     assert len(set(made)) == 1000
     reads, writes = os.pipe()
     if (child := os.fork()) == 0:

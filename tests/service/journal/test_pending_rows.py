@@ -16,7 +16,7 @@ from dualstream.service.journal.protocol import (
     TooManyPendingRows,
 )
 from tests.service.journal.groups import (
-    GIVEN,
+    CLIENT_SPEC,
     SPEC,
     Part,
     label_key,
@@ -32,7 +32,7 @@ MODEL = "m.1"
 
 
 async def made(journal: Journal) -> ModelRecord:
-    return (await journal.create(MODEL, SPEC, GIVEN))[0]
+    return (await journal.create(MODEL, SPEC, CLIENT_SPEC))[0]
 
 
 async def append(journal: Journal, record: ModelRecord, *parts: Part):
@@ -42,8 +42,8 @@ async def append(journal: Journal, record: ModelRecord, *parts: Part):
 
 
 async def bodies(journal: Journal, record: ModelRecord, *ids: str) -> list[bytes | None]:
-    found = await journal.remembered(MODEL, record.incarnation, [label_key(id) for id in ids])
-    return [None if one is None else one.body for one in found]
+    result = await journal.remembered(MODEL, record.incarnation, [label_key(id) for id in ids])
+    return [None if one is None else one.body for one in result]
 
 
 async def expired_at_last(journal: Journal, record: ModelRecord, count: int) -> None:
@@ -84,27 +84,27 @@ async def test_only_labels_let_go_of_a_row(journal):
 
 
 async def test_a_row_whose_label_is_known_does_not_wait_again(store):
-    own = (("a", b"1"), ("b", b""))
-    again = [pending_row(id, b"again", default, 0.001) for id, default in own]
+    mine = (("a", b"1"), ("b", b""))
+    again = [pending_row(id, b"again", default, 0.001) for id, default in mine]
     async with store.journal() as journal:
         record = await made(journal)
-        given = MODEL, record.incarnation
-        assert await journal.remember(*given, [pending_row("a"), pending_row("b")]) == 2
+        inputs = MODEL, record.incarnation
+        assert await journal.remember(*inputs, [pending_row("a"), pending_row("b")]) == 2
         await append(journal, record, late_label("a"), late_label("b", 0.0))
-        assert await journal.remember(*given, again) == 0
+        assert await journal.remember(*inputs, again) == 0
         assert await bodies(journal, record, "a", "b") == [None, None]
         assert await journal.awaiting_labels() == []
         # Other rows are stored, and a stored one is replaced as usual.
         for body in (b"row", b"newer"):
-            assert await journal.remember(*given, [*again, pending_row("c", body)]) == 1
+            assert await journal.remember(*inputs, [*again, pending_row("c", body)]) == 1
             assert await bodies(journal, record, "a", "b", "c") == [None, None, body]
             assert (await journal.awaiting_labels())[0].rows == 1
         # A sample's id is no label's.
         await append(journal, record, rows(1, id="d"))
-        assert await journal.remember(*given, [pending_row("d")]) == 1
+        assert await journal.remember(*inputs, [pending_row("d")]) == 1
     # Once the key is forgotten the store no longer knows that the label was learned.
     async with store.journal(Limits(key_ttl_s=0.001)) as journal:
-        while await journal.remember(*given, again) < 2:
+        while await journal.remember(*inputs, again) < 2:
             await asyncio.sleep(0.005)
         assert await bodies(journal, record, "a", "b") == [b"again", b"again"]
 
@@ -113,26 +113,26 @@ async def test_rows_whose_labels_are_known_take_no_room(store):
     row = len(label_key("a")) + 10
     async with store.journal(Limits(max_remembered=1, remembered_bytes=row)) as journal:
         record = await made(journal)
-        given = MODEL, record.incarnation
+        inputs = MODEL, record.incarnation
         await append(journal, record, late_label("a"))
         assert (
             await journal.remember(
-                *given, [pending_row("a", b"." * 50), pending_row("b", b"." * 10)]
+                *inputs, [pending_row("a", b"." * 50), pending_row("b", b"." * 10)]
             )
             == 1
         )
         with pytest.raises(TooManyPendingRows):
-            await journal.remember(*given, [pending_row("a"), pending_row("c")])
+            await journal.remember(*inputs, [pending_row("a"), pending_row("c")])
         assert await bodies(journal, record, "a", "b", "c") == [None, b"." * 10, None]
 
 
 async def test_a_row_that_has_waited_too_long_waits_again_when_it_is_served_again(store):
     async with store.journal(Limits(remember_s=0.2)) as journal:
         record = await made(journal)
-        given = MODEL, record.incarnation
-        await journal.remember(*given, [pending_row("a")])
+        inputs = MODEL, record.incarnation
+        await journal.remember(*inputs, [pending_row("a")])
         await expired_at_last(journal, record, 1)
-        assert await journal.remember(*given, [pending_row("a", b"again", b"1", 1000)]) == 1
+        assert await journal.remember(*inputs, [pending_row("a", b"again", b"1", 1000)]) == 1
         assert await bodies(journal, record, "a") == [b"again"]
         assert (await journal.awaiting_labels())[0].rows == 1
 
@@ -141,11 +141,13 @@ async def test_labels_of_a_request_in_conflict_let_go_of_nothing(journal):
     record = await made(journal)
     await append(journal, record, *request("r", rows(1), payload="one"))
     await journal.remember(MODEL, record.incarnation, [pending_row("a")])
-    placed = (await append(journal, record, *request("r", late_label("a"), payload="two"))).placed
-    assert all(place.conflict for place in placed)
+    placement = (
+        await append(journal, record, *request("r", late_label("a"), payload="two"))
+    ).placed
+    assert all(position.conflict for position in placement)
     assert await bodies(journal, record, "a") == [b"row"]
-    placed = (await append(journal, record, *request("s", late_label("a")))).placed
-    assert not any(place.conflict or place.duplicate for place in placed)
+    placement = (await append(journal, record, *request("s", late_label("a")))).placed
+    assert not any(position.conflict or position.duplicate for position in placement)
     assert await bodies(journal, record, "a") == [None]
 
 
@@ -154,8 +156,8 @@ async def test_labels_of_a_whole_request_that_is_refused_let_go_of_nothing(journ
     await append(journal, record, rows(1, id="x", payload="one"))
     await journal.remember(MODEL, record.incarnation, [pending_row("a"), pending_row("b")])
     bad = whole(*request("r", late_label("a"), rows(2, id="x", payload="two")))
-    placed = (await append(journal, record, *bad, late_label("b"))).placed
-    assert [place.refused for place in placed] == [True] * 3 + [False]
+    placement = (await append(journal, record, *bad, late_label("b"))).placed
+    assert [position.refused for position in placement] == [True] * 3 + [False]
     assert await bodies(journal, record, "a", "b") == [b"row", None]
     assert (await append(journal, record, late_label("a"))).seq == 3
     assert await bodies(journal, record, "a") == [None]
@@ -208,8 +210,8 @@ async def test_a_default_label_is_due_until_it_is_journalled(store):
         ]
         await journal.remember(MODEL, record.incarnation, some)
         await expired_at_last(journal, record, 1)
-        found = (await journal.overdue(MODEL, record.incarnation)).rows
-        assert [(row.key, row.body, row.default) for row in found] == [
+        result = (await journal.overdue(MODEL, record.incarnation)).rows
+        assert [(row.key, row.body, row.default) for row in result] == [
             (label_key("sooner"), b"0", b"1"),
             (label_key("soon"), b"1", b"1"),
         ]
@@ -227,9 +229,9 @@ async def test_two_that_append_one_label_journal_it_once(store):
         said = await asyncio.gather(
             *(append(j, record, late_label("a", y)) for j, y in ((one, 1.0), (other, 0.0)))
         )
-        places = sorted((a.placed[0] for a in said), key=lambda place: place.conflict)
-        assert [place.conflict for place in places] == [False, True]
-        assert {place.seq for place in places} == {1} and (await one.get(MODEL)).seq == 1
+        positions = sorted((a.placed[0] for a in said), key=lambda position: position.conflict)
+        assert [position.conflict for position in positions] == [False, True]
+        assert {position.seq for position in positions} == {1} and (await one.get(MODEL)).seq == 1
 
 
 async def test_deleted_model_has_no_pending_rows(journal):
@@ -241,10 +243,10 @@ async def test_deleted_model_has_no_pending_rows(journal):
         await journal.remember(MODEL, record.incarnation, [pending_row("a")])
     again = await made(journal)
     assert await bodies(journal, again, "a") == [None]
-    for asked in (journal.remembered(MODEL, record.incarnation, [label_key("a")]),
+    for call in (journal.remembered(MODEL, record.incarnation, [label_key("a")]),
                   journal.overdue(MODEL, record.incarnation)):  # fmt: skip
         with pytest.raises(ModelChanged):
-            await asked
+            await call
 
 
 def test_a_row_waits_for_a_day_unless_it_is_set_otherwise():

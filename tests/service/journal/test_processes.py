@@ -37,7 +37,7 @@ async def checked(journal: Journal, said: list[Acknowledged], sent: range) -> in
         journal,
         "adult",
         said,
-        tags_of=lambda found: found.indices.tolist(),
+        tags_of=lambda result: result.indices.tolist(),
         sent=dict.fromkeys(sent, 1),
     )
     await check_audit(journal, "adult")
@@ -102,9 +102,9 @@ async def test_appends_that_shared_a_transaction_when_killed_are_whole(sqlite_st
         output += await process.rest()
         said = answers(output)
         for n, model in enumerate(models):
-            own = [answer for answer in said if answer.tag // APART == n]
+            mine = [answer for answer in said if answer.tag // APART == n]
             report = await check_history(
-                journal, model, own, tags_of=lambda found: found.indices.tolist()
+                journal, model, mine, tags_of=lambda result: result.indices.tolist()
             )
             assert report.rows % 3 == 0  # whole appends
             await check_audit(journal, model)

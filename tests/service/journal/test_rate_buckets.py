@@ -55,8 +55,8 @@ async def test_a_bucket_that_is_full_again_need_not_be_known(tmp_path, monkeypat
 
     def known() -> set[str]:
         with closing(sqlite3.connect(path)) as connection:
-            found = connection.execute("SELECT name FROM store WHERE name LIKE 'rate:%'")
-            return {name.removeprefix("rate:") for (name,) in found}
+            result = connection.execute("SELECT name FROM store WHERE name LIKE 'rate:%'")
+            return {name.removeprefix("rate:") for (name,) in result}
 
     journal = await open_journal(f"sqlite:///{path}")
     try:

@@ -347,13 +347,13 @@ def test_a_flipped_bit_of_a_large_part_is_seen(place):
     large = encode_rows(range(0, 601, 2), range(600), None, [1.0] * 300)
     small = encode_rows([0, 1], [3])
     assert len(large) > _kernels.LARGE + 4 > len(small)
-    before, behind = small * (place % 2), (large + small) * (20 * (place // 2))
-    assert len(decode_merged(before + large + behind)[0]) == 1 + place % 2 + 40 * (place // 2)
+    before, later = small * (place % 2), (large + small) * (20 * (place // 2))
+    assert len(decode_merged(before + large + later)[0]) == 1 + place % 2 + 40 * (place // 2)
     for bit in (*range(8, 80), *range(80, 8 * len(large), 97), 8 * len(large) - 1):
         flipped = bytearray(large)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptRecord):
-            decode_merged(before + bytes(flipped) + behind)
+            decode_merged(before + bytes(flipped) + later)
 
 
 @given(st.binary(max_size=200))
@@ -452,8 +452,8 @@ def test_what_has_no_place_in_the_layout_is_not_encoded(encode):
 @given(st.binary(max_size=100), st.integers(0, 8))
 def test_the_checksum_of_the_kernel_is_crc32c(data, skipped):
     start = min(skipped, len(data))
-    found = _kernels.crc32c(np.frombuffer(data, np.uint8), start, len(data), _kernels.CRC_TABLES)
-    assert found == google_crc32c.value(data[start:])
+    result = _kernels.crc32c(np.frombuffer(data, np.uint8), start, len(data), _kernels.CRC_TABLES)
+    assert result == google_crc32c.value(data[start:])
 
 
 def test_the_kernels_know_the_layout_as_it_is():

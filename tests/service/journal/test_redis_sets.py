@@ -37,14 +37,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelSet]:
-    with sentinels_or_skip() as found:
-        yield found
+    with sentinels_or_skip() as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterSet]:
-    with cluster_or_skip() as found:
-        yield found
+    with cluster_or_skip() as result:
+        yield result
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ def client(redis_store: Store) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def own_server() -> Iterator[RedisServer]:
+def separate_server() -> Iterator[RedisServer]:
     """A server that the test may stop, kill and configure."""
     with redis_or_skip(appendfsync="always") as server:
         yield server
@@ -104,45 +104,45 @@ async def test_a_read_of_which_the_answer_is_lost_is_no_unknown_outcome(
         assert await log.tags() == [1]
 
 
-async def test_without_a_server_nothing_was_done(own_server: RedisServer):
-    async with opened(own_server.url) as journal:
+async def test_without_a_server_nothing_was_done(separate_server: RedisServer):
+    async with opened(separate_server.url) as journal:
         log = await Log.create(journal)
-        own_server.stop()
+        separate_server.stop()
         await asyncio.sleep(0.05)
         for _ in range(3):
             with pytest.raises(JournalUnavailable):
                 await log.append(rows(1))
         with pytest.raises(JournalUnavailable):
             await journal.ping()
-        own_server.start()
+        separate_server.start()
         await journal.ping()
         assert places(await log.append(rows(2))) == [(1, 1, "new")]
 
 
 async def test_an_append_to_a_server_that_hangs_is_unknown_and_can_be_repeated(
-    own_server: RedisServer,
+    separate_server: RedisServer,
 ):
-    async with opened(own_server.url, timeout_s=0.5) as journal:
+    async with opened(separate_server.url, timeout_s=0.5) as journal:
         log = await Log.create(journal)
         nonce = os.urandom(16)
-        own_server.pause()
+        separate_server.pause()
         with pytest.raises(OutcomeUnknown):
             await log.append(rows(1), nonce=nonce)
         with pytest.raises(JournalUnavailable):
             await log.append(rows(1), nonce=nonce)
-        own_server.resume()
+        separate_server.resume()
         await log.append(rows(1), nonce=nonce)
         assert await log.tags() == [1]
 
 
-async def test_append_queued_after_a_hanging_one_fails_in_time(own_server: RedisServer):
-    async with opened(own_server.url, timeout_s=0.5) as journal:
+async def test_append_queued_after_a_hanging_one_fails_in_time(separate_server: RedisServer):
+    async with opened(separate_server.url, timeout_s=0.5) as journal:
         log = await Log.create(journal)
-        own_server.pause()
+        separate_server.pause()
         appends = [log.append(rows(tag)) for tag in range(10)]
         async with asyncio.timeout(5):
             answers = await asyncio.gather(*appends, return_exceptions=True)
-        own_server.resume()
+        separate_server.resume()
         assert {type(answer) for answer in answers} == {OutcomeUnknown, JournalUnavailable}
         assert sum(isinstance(answer, OutcomeUnknown) for answer in answers) == 1
 
@@ -161,13 +161,13 @@ async def test_a_cancelled_append_leaves_no_answer_for_the_next_one(redis_store:
         assert (await log.tags()).count(2) == 20
 
 
-async def test_acknowledged_appends_outlive_a_killed_server(own_server: RedisServer):
-    async with opened(own_server.url, durability="always") as journal:
+async def test_acknowledged_appends_outlive_a_killed_server(separate_server: RedisServer):
+    async with opened(separate_server.url, durability="always") as journal:
         log = await Log.create(journal)
         for tag in range(50):
             await log.append(rows(tag, id=str(tag)))
-        own_server.kill()
-        own_server.start()
+        separate_server.kill()
+        separate_server.start()
         await asyncio.sleep(0.05)
         assert await log.tags() == list(range(50))
         assert places(await log.append(rows(7, id="7"))) == [(8, 8, "duplicate")]
@@ -183,12 +183,12 @@ async def test_acknowledged_appends_outlive_a_killed_server(own_server: RedisSer
     ],
 )
 async def test_durability_is_what_the_server_is_set_to(
-    own_server: RedisServer, options: dict[str, str], level: str
+    separate_server: RedisServer, options: dict[str, str], level: str
 ):
-    with redis.Redis.from_url(own_server.url) as client:
+    with redis.Redis.from_url(separate_server.url) as client:
         client.config_set("appendonly", options.get("appendonly", "yes"))
         client.config_set("appendfsync", options.get("appendfsync", "everysec"))
-    await check_level(own_server.url, level)
+    await check_level(separate_server.url, level)
 
 
 async def test_a_server_that_does_not_sync_while_it_rewrites_its_log_keeps_memory():
@@ -202,13 +202,13 @@ async def test_a_server_that_does_not_sync_while_it_rewrites_its_log_keeps_memor
 async def check_level(url: str, level: str) -> None:
     """The level is reported; a lower request is accepted, a higher one refused."""
     levels = ["memory", "everysec", "always"]
-    for asked in (None, *levels):
-        if asked is None or levels.index(asked) <= levels.index(level):
-            async with opened(url, durability=asked) as journal:
+    for request in (None, *levels):
+        if request is None or levels.index(request) <= levels.index(level):
+            async with opened(url, durability=request) as journal:
                 assert journal.durability() == level
         else:
-            with pytest.raises(DurabilityTooLow, match=f"keeps {level}, {asked} was asked for"):
-                await open_journal(url, asked)
+            with pytest.raises(DurabilityTooLow, match=f"keeps {level}, {request} was asked for"):
+                await open_journal(url, request)
 
 
 async def test_a_server_that_may_evict_is_refused(redis_store: Store, client: redis.Redis):
@@ -220,12 +220,12 @@ async def test_a_server_that_may_evict_is_refused(redis_store: Store, client: re
         client.config_set("maxmemory-policy", "noeviction")
 
 
-async def test_durability_is_read_again_at_each_connect(own_server: RedisServer):
-    async with opened(own_server.url, durability="always") as journal:
+async def test_durability_is_read_again_at_each_connect(separate_server: RedisServer):
+    async with opened(separate_server.url, durability="always") as journal:
         log = await Log.create(journal)
-        own_server.kill()
-        own_server.options["appendfsync"] = "everysec"
-        own_server.start()
+        separate_server.kill()
+        separate_server.options["appendfsync"] = "everysec"
+        separate_server.start()
         await asyncio.sleep(0.05)
         with pytest.raises(DurabilityTooLow):
             await log.append(rows(1))
@@ -269,10 +269,10 @@ async def test_a_server_that_refuses_to_write_has_done_nothing(
         assert await log.tags() == [1, 3]
 
 
-async def test_a_replica_is_unavailable(own_server: RedisServer):
-    async with Store(own_server.url).journal() as journal:
+async def test_a_replica_is_unavailable(separate_server: RedisServer):
+    async with Store(separate_server.url).journal() as journal:
         log = await Log.create(journal)
-        with redis.Redis.from_url(own_server.url) as client:
+        with redis.Redis.from_url(separate_server.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(JournalUnavailable):
                 await log.append(rows(1))
@@ -305,8 +305,8 @@ async def everything(journal: RedisJournal) -> Log:
 async def test_all_keys_of_a_model_are_in_one_slot(redis_store: Store, client: redis.Redis):
     async with redis_store.journal() as journal:
         await everything(journal)  # type: ignore[arg-type]
-        found = {key.decode() for key in client.keys("*")}
-        of_model = found - {"ds:models"}
+        result = {key.decode() for key in client.keys("*")}
+        of_model = result - {"ds:models"}
         assert {key.rpartition(":")[2] for key in of_model if ":snap:" not in key} == {
             "spec",
             "head",

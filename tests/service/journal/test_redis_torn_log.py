@@ -38,8 +38,8 @@ def server() -> Iterator[RedisServer]:
 
 def persistence(server: RedisServer) -> dict[str, Any]:
     with Redis(port=server.port) as client:
-        found: dict[str, Any] = client.info("persistence")
-        return found
+        result: dict[str, Any] = client.info("persistence")
+        return result
 
 
 def has_rewritten(server: RedisServer) -> bool:

@@ -34,8 +34,8 @@ async def put(log: Log, chain: list[str], entry: int, data: bytes = b"state") ->
 
 
 async def kept(log: Log) -> list[int]:
-    found = [await log.journal.snapshot_get(log.model, log.incarnation, n) for n in range(4)]
-    return [snapshot.seq for snapshot in found if snapshot is not None]
+    results = [await log.journal.snapshot_get(log.model, log.incarnation, n) for n in range(4)]
+    return [snapshot.seq for snapshot in results if snapshot is not None]
 
 
 async def kept_from(log: Log) -> int:
@@ -66,19 +66,19 @@ async def test_usage_tells_sizes_and_what_no_snapshot_holds(journal: Journal):
     chain = await chains(log, 3)
     entries = await journal.read(*where, 0)
     size = sum(len(entry.body) for entry in entries)
-    found = await journal.usage(*where)
-    assert found == Usage(found.log_bytes, 0, entries[0].time_ms, entries[0].time_ms)
-    assert found.log_bytes == size or size < found.log_bytes < size + 10_000
+    result = await journal.usage(*where)
+    assert result == Usage(result.log_bytes, 0, entries[0].time_ms, entries[0].time_ms)
+    assert result.log_bytes == size or size < result.log_bytes < size + 10_000
     data = os.urandom((1 << 20) + 7)
     await put(log, chain, 2, data)
     await put(log, chain, 1, b"older")  # which is not kept
-    found = await journal.usage(*where)
-    assert found.snapshots_bytes == len(data) and found.unsaved_ms == entries[2].time_ms
+    result = await journal.usage(*where)
+    assert result.snapshots_bytes == len(data) and result.unsaved_ms == entries[2].time_ms
     await put(log, chain, 3)
     await journal.trim(*where, 4, behind=1)
-    found = await journal.usage(*where)
-    assert found.snapshots_bytes == len(data) + len(b"state")
-    assert (found.oldest_ms, found.unsaved_ms) == (entries[2].time_ms, None)
+    result = await journal.usage(*where)
+    assert result.snapshots_bytes == len(data) + len(b"state")
+    assert (result.oldest_ms, result.unsaved_ms) == (entries[2].time_ms, None)
     await journal.delete(log.model)
     await journal.create(log.model, b"{}", b"{}")
     with pytest.raises(ModelChanged):
@@ -138,8 +138,8 @@ async def test_one_that_replaces_takes_the_place_of_one_of_its_seq(store: Store)
             await put(log, chain, entry)
         assert await journal.snapshot_put(*where, 6, chain[3], b"mine", replaces=True)
         assert not await journal.snapshot_put(*where, 4, chain[2], b"older", replaces=True)
-        found = [await journal.snapshot_get(*where, n) for n in range(3)]
-        assert [s and (s.seq, s.data) for s in found] == [(6, b"mine"), (2, b"state"), None]
+        results = [await journal.snapshot_get(*where, n) for n in range(3)]
+        assert [s and (s.seq, s.data) for s in results] == [(6, b"mine"), (2, b"state"), None]
         assert pieces(store) == 2
 
 

@@ -46,8 +46,8 @@ async def test_a_url_without_a_store_is_refused(url: str):
 
 
 async def test_the_file_is_in_wal_mode_with_the_durability_asked_for(sqlite_store: Store):
-    for asked, named in ((None, "normal"), ("normal", "normal"), ("full", "full")):
-        async with sqlite_store.journal(durability=asked) as journal:
+    for request, named in ((None, "normal"), ("normal", "normal"), ("full", "full")):
+        async with sqlite_store.journal(durability=request) as journal:
             assert journal.durability() == named
             level = await journal._writer.run(  # type: ignore[attr-defined]
                 lambda connection: connection.execute("PRAGMA synchronous").fetchone()[0]

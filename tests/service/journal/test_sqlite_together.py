@@ -210,8 +210,8 @@ async def test_models_are_loaded_together_unless_it_takes_long(
         await log.append(rows(tag))
     bases, said = await reads(journal, "m0", "m1", "none", "m2")
     assert isinstance(bases.pop(2), UnknownModel)
-    assert [found.record.id for found in bases] == ["m0", "m1", "m2"]
-    assert [found.entries for found in bases] == [
+    assert [result.record.id for result in bases] == ["m0", "m1", "m2"]
+    assert [result.entries for result in bases] == [
         tuple(await journal.read(one.record.id, one.record.incarnation, 0)) for one in bases
     ]
     assert said.count("BEGIN") == said.count("ROLLBACK") == begun
@@ -222,10 +222,10 @@ async def test_a_read_that_fails_takes_no_other_with_it(
 ):
     await logs_of(journal, 3)
 
-    def planted(model: str, *given: Any) -> ModelRecord:
+    def planted(model: str, *args: Any) -> ModelRecord:
         if model == "m1":
             raise sqlite3.OperationalError("planted")
-        return ModelRecord(model, *given)
+        return ModelRecord(model, *args)
 
     monkeypatch.setattr(snapshots, "ModelRecord", planted)
     first, second, third = (await reads(journal, "m0", "m1", "m2"))[0]

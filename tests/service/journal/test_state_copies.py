@@ -178,8 +178,8 @@ async def test_many_versions_and_uses_are_listed(store: Store):
         for number in range(4100):
             version = Version(f"v{number}", 1, appended.chain, digest, 5, created_ms=1)
             await log.journal.version_put(*log.where, version)
-        found = await log.journal.versions(*log.where)
-        assert {version.name for version in found} == {f"v{number}" for number in range(4100)}
+        result = await log.journal.versions(*log.where)
+        assert {version.name for version in result} == {f"v{number}" for number in range(4100)}
 
 
 async def test_many_uses_are_listed(redis_store: Store):

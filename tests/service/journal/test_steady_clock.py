@@ -62,12 +62,12 @@ async def knows_keys(log: Log) -> bool:
     for number in range(3):
         await log.append(rows(10 + number, id=f"other{time.monotonic_ns()}"))
         await log.append(rows(20 + number))
-    found = [
+    results = [
         (await log.append(part)).placed[0].duplicate
         for part in (keyed("request", 1), rows(2, id="sample"))
     ]
-    assert found[0] == found[1]
-    return found[0]
+    assert results[0] == results[1]
+    return results[0]
 
 
 async def is_due(log: Log) -> bool:

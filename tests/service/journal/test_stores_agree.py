@@ -37,22 +37,24 @@ async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
     few = Limits(nonces=4)
     async with sqlite_store.journal(few) as one, redis_store.journal(few) as other:
         logs = [await Log.create(one), await Log.create(other)]
-        asked: list[tuple[bytes, int, list[Part]]] = []
+        requests: list[tuple[bytes, int, list[Part]]] = []
         got = Counter[str]()
         for _ in range(120):
-            is_repeated = bool(asked) and chance.random() < 0.4
+            is_repeated = bool(requests) and chance.random() < 0.4
             if not is_repeated:
                 group = [rows(chance.randrange(1000)) for _ in range(chance.randint(1, 3))]
-                asked.append((chance.randbytes(16), len(await places_of(logs[0])) - 1, group))
-            nonce, number, group = chance.choice(asked) if is_repeated else asked[-1]
+                requests.append((chance.randbytes(16), len(await places_of(logs[0])) - 1, group))
+            nonce, number, group = chance.choice(requests) if is_repeated else requests[-1]
             answers = []
             for log in logs:
-                place = (await places_of(log))[number]
+                position = (await places_of(log))[number]
                 if chance.random() < 0.05:
-                    place = LogPosition(place.seq, 40 * "0")
-                options = {"repeats": place} if is_repeated else {}
+                    position = LogPosition(position.seq, 40 * "0")
+                options = {"repeats": position} if is_repeated else {}
                 try:
-                    appended = await log.append(*group, nonce=nonce, known_seq=place.seq, **options)
+                    appended = await log.append(
+                        *group, nonce=nonce, known_seq=position.seq, **options
+                    )
                     answers.append((appended.placed, appended.first_seq, appended.seq))
                 except NonceForgotten:
                     answers.append("forgotten")
@@ -96,10 +98,10 @@ async def test_the_same_appends_have_the_same_answers(
                     answers.append(moved.value)
             assert answers[0] == answers[1]
             if isinstance(answers[0], tuple):
-                refused.update(place.refused for place in answers[0][0])
+                refused.update(position.refused for position in answers[0][0])
             keys = [key for key in {part.key for part in group} if key is not None]
-            found = [await log.journal.known(log.model, log.incarnation, keys) for log in logs]
-            assert found[0] == found[1]
+            results = [await log.journal.known(log.model, log.incarnation, keys) for log in logs]
+            assert results[0] == results[1]
             cursors = [await log.journal.cursors(log.model, log.incarnation, "") for log in logs]
             assert cursors[0] == cursors[1]
         read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]

@@ -28,11 +28,11 @@ async def test_concurrent_appends_to_many_models_keep_the_order_of_each(journal:
     )
     for n, log in enumerate(logs):
         assert await log.tags() == [1, 2, 3]
-        own = appended[n::30]
-        assert [places(one) for one in own] == [[(seq, seq, "new")] for seq in (1, 2, 3)]
+        mine = appended[n::30]
+        assert [places(one) for one in mine] == [[(seq, seq, "new")] for seq in (1, 2, 3)]
         # Each gets the entries before its own, also those of the same transaction.
-        assert [[entry.seq for entry in one.entries] for one in own] == [[], [1], [1, 2]]
-        assert [one.previous for one in own[1:]] == [one.chain for one in own[:-1]]
+        assert [[entry.seq for entry in one.entries] for one in mine] == [[], [1], [1, 2]]
+        assert [one.previous for one in mine[1:]] == [one.chain for one in mine[:-1]]
 
 
 async def test_a_refused_append_leaves_nothing_and_takes_no_other_with_it(journal: Journal):

@@ -18,8 +18,8 @@ BAD = {"x": [1, 2], "y": 1}
 
 
 def models_in(got: dict[str, float], family: str) -> set[str]:
-    found = (re.search(r'model="([^"]*)"', name) for name in got if name.startswith(family))
-    return {match.group(1) for match in found if match}
+    result = (re.search(r'model="([^"]*)"', name) for name in got if name.startswith(family))
+    return {match.group(1) for match in result if match}
 
 
 def test_series_are_of_the_first_models_and_the_others_are_summed(serve):

@@ -118,10 +118,10 @@ def test_counts_move_to_memory_and_back(tmp_path, monkeypatch):
     file.share_again()
     assert file.is_shared
     file.write_value("after", 2.0, 0.0)
-    found = {key: value for key, value, *_ in CountsFile.read_all_values_from_file(file._fname)}
-    found = {key.rstrip(): value for key, value in found.items()}
-    assert found["before"] == 1.0 and found["after"] == 2.0 and found["key 2999"] == 2999.0
-    assert len(found) == 3002
+    result = {key: value for key, value, *_ in CountsFile.read_all_values_from_file(file._fname)}
+    result = {key.rstrip(): value for key, value in result.items()}
+    assert result["before"] == 1.0 and result["after"] == 2.0 and result["key 2999"] == 2999.0
+    assert len(result) == 3002
 
 
 def test_another_users_directory_is_not_used(tmp_path, monkeypatch):

@@ -22,12 +22,12 @@ IDS = [f"m{n}" for n in range(8)]
 
 @contextlib.asynccontextmanager
 async def serving(
-    store: str, most: int | None = None, **given: object
+    store: str, most: int | None = None, **options: object
 ) -> AsyncIterator[ModelRegistry]:
     """A registry as a server has it, with memory for `most` models, however large they are."""
     journal = await open_journal(store)
     registry = ModelRegistry(
-        journal, Settings(store=store, **given), Telemetry(), ALL, jobs_of(FEATURES)
+        journal, Settings(store=store, **options), Telemetry(), ALL, jobs_of(FEATURES)
     )
     registry.counters.watch(registry)
     if most is not None:

@@ -64,15 +64,17 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
     ids, chance = IDS[:6], random.Random(7)
 
     def batch(n: int) -> Batch:
-        found = rows(n, n + 1)
+        result = rows(n, n + 1)
         if spec is not HASHED:
-            return found
-        return Batch(found.indptr, found.indices, found.values, found.labels, found.weights, 256)
+            return result
+        return Batch(
+            result.indptr, result.indices, result.values, result.labels, result.weights, 256
+        )
 
     async def scenario() -> None:
         # On a slow machine snapshots are due earlier; the reader below needs the whole journal.
-        held = {"most": 2, "keep_records": 10_000}
-        async with serving(store, **held) as one, serving(store, **held) as other:
+        kept = {"most": 2, "keep_records": 10_000}
+        async with serving(store, **kept) as one, serving(store, **kept) as other:
             for model_id in ids:
                 await creation.create(one, model_id, spec)
             got: dict[str, dict[int, float]] = {model_id: {} for model_id in ids}
@@ -126,8 +128,8 @@ def test_rows_are_reported_as_journalled_where_a_record_before_them_cannot_be_re
             await create(registry, ["m"])
             record = await registry.journal.get("m")
             part = Part(encode_control("of a later version", {}), 1)
-            asked = AppendRequest("m", record.incarnation, b"n" * 16, 0, [part])
-            await registry.journal.append(asked)
+            request = AppendRequest("m", record.incarnation, b"n" * 16, 0, [part])
+            await registry.journal.append(request)
             with pytest.raises(RecordError, match="of a later version") as failed:
                 await learn(registry, "m", rows(0, 1))
             got = as_problem(failed.value)
@@ -196,8 +198,8 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
             await create(registry, OTHERS)
             made = registry.journal.create
 
-            async def answered_late(*given: Any) -> Any:
-                answer = await made(*given)
+            async def answered_late(*args: Any) -> Any:
+                answer = await made(*args)
                 await learn(registry, "m", rows(0, 7))
                 await leave(registry, "m", OTHERS)
                 return answer
@@ -205,7 +207,7 @@ def test_a_loss_is_counted_of_what_learned_before_its_making_was_answered(store,
             monkeypatch.setattr(registry.journal, "create", answered_late)
             count = Model.count_lost_since
             monkeypatch.setattr(
-                Model, "count_lost_since", lambda *given: (lineages.append(given[1]), count(*given))
+                Model, "count_lost_since", lambda *args: (lineages.append(args[1]), count(*args))
             )
             await creation.create(registry, "m", ADULT)
 

@@ -69,14 +69,14 @@ def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None
             await learn(registry, "m", rows(0, 300))
             model = registry.find("m")
             assert model is not None
-            found = [weakref.ref(one) for one in (model, model.replica, model.replica.learner)]
+            results = [weakref.ref(one) for one in (model, model.replica, model.replica.learner)]
             del model
             gc.collect()
             gc.disable()
             try:
                 await way(registry)
                 await asyncio.sleep(0.01)
-                return [one() for one in found if one() is not None]
+                return [one() for one in results if one() is not None]
             finally:
                 gc.enable()
 

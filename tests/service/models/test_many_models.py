@@ -242,8 +242,8 @@ def test_loading_continues_after_its_client_disconnects(store):
             await asyncio.sleep(0)
             first.cancel()
             others[0].cancel()
-            given = await asyncio.gather(*others[1:])
-            assert given == [registry.find("m0")] * 2 and first.cancelled()
+            inputs = await asyncio.gather(*others[1:])
+            assert inputs == [registry.find("m0")] * 2 and first.cancelled()
             assert not registry._loads
 
     asyncio.run(run())
@@ -302,9 +302,9 @@ def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, 
             model = registry.find("m0")
             may_end, put = asyncio.Event(), registry.journal.snapshot_put
 
-            async def slow(*given):
+            async def slow(*args):
                 await may_end.wait()
-                return await put(*given)
+                return await put(*args)
 
             monkeypatch.setattr(registry.journal, "snapshot_put", slow)
             await bits_of(registry, "m1")
@@ -429,8 +429,8 @@ def test_adoption_loads_all_models_within_the_budget(serve, store, monkeypatch):
     journal = client.app._registry.journal
 
     async def snapshots():
-        found = [await journal.get(model_id) for model_id in IDS]
-        return [await journal.snapshot_get(one.id, one.incarnation) for one in found]
+        results = [await journal.get(model_id) for model_id in IDS]
+        return [await journal.snapshot_get(one.id, one.incarnation) for one in results]
 
     assert [snapshot.seq for snapshot in client.portal.call(snapshots)] == [1] * 8
 
@@ -544,20 +544,20 @@ def test_request_after_an_eviction_loads_the_model_again(store):
         async with serving(store) as registry:
             await create(registry, ["m0"])
             registry.forget(registry.find("m0"))
-            put, asked = registry.cache.put, []
+            put, requests = registry.cache.put, []
 
             def put_and_drop(model):
                 # It leaves, and somebody asks, before whoever waited for the loading goes on.
                 put(model)
-                if not asked:
+                if not requests:
                     registry.cache.drop(model)
-                    asked.append(asyncio.create_task(registry.get("m0")))
+                    requests.append(asyncio.create_task(registry.get("m0")))
 
             registry.cache.put = put_and_drop
             gone = await registry.get("m0")
-            given = await asked[0]
-            assert given is registry.find("m0")
-            assert given is not gone
+            inputs = await requests[0]
+            assert inputs is registry.find("m0")
+            assert inputs is not gone
 
     asyncio.run(run())
 

@@ -27,8 +27,8 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_there, self.may_end = asyncio.Event(), asyncio.Event()
 
-        async def slowly(*given: Any) -> None:
-            await recover(*given)
+        async def slowly(*args: Any) -> None:
+            await recover(*args)
             if not self.is_there.is_set():
                 self.is_there.set()
                 await self.may_end.wait()
@@ -74,8 +74,8 @@ def test_a_model_asked_for_before_its_making_is_answered_is_one_and_the_same(sto
             create, slow = registry.journal.create, Held(monkeypatch)
             asking: list[asyncio.Task[Any]] = []
 
-            async def create_and_be_asked(*given: Any) -> Any:
-                made = await create(*given)
+            async def create_and_be_asked(*args: Any) -> Any:
+                made = await create(*args)
                 asking.append(asyncio.create_task(registry.get("m")))
                 await slow.is_there.wait()
                 asyncio.get_running_loop().call_later(0.01, slow.may_end.set)
@@ -113,10 +113,10 @@ def test_a_deletion_that_the_store_hears_of_late_takes_no_model_that_was_made_si
             await creation.create(other, "m", SPEC)
             delete = registry.journal.delete
 
-            async def late(*given: Any) -> None:
+            async def late(*args: Any) -> None:
                 await creation.delete(other, "m")
                 await creation.create(other, "m", OTHER)
-                await delete(*given)
+                await delete(*args)
 
             monkeypatch.setattr(registry.journal, "delete", late)
             with pytest.raises(ModelChanged):
@@ -143,11 +143,11 @@ def test_model_recreated_during_a_load_is_loaded_again(store, monkeypatch):
             base, remade = registry.journal.base, [OTHER, SPEC]
 
             async def overtaken(model: str) -> Base:
-                found = await base(model)
+                result = await base(model)
                 if remade:
                     await creation.delete(other, "m")
                     await creation.create(other, "m", remade.pop())
-                return Base(found.record)
+                return Base(result.record)
 
             monkeypatch.setattr(registry.journal, "base", overtaken)
             model = await registry.get("m")
@@ -165,7 +165,7 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
             await creation.create(registry, "m", SPEC)
             delete = registry.journal.delete
 
-            async def late(*given: Any) -> None:
+            async def late(*args: Any) -> None:
                 record = await registry.journal.get("m")
                 if meanwhile == "it learned":
                     nonce = b"n" * 16
@@ -175,7 +175,7 @@ def test_a_model_that_moves_on_while_it_is_deleted_by_its_place_stays(
                 else:
                     await delete("m")
                     await registry.journal.create("m", record.spec, record.given)
-                await delete(*given)
+                await delete(*args)
 
             monkeypatch.setattr(registry.journal, "delete", late)
             with pytest.raises(Problem, match="If-Match") as refused:
@@ -195,13 +195,13 @@ def test_a_model_that_learns_while_it_is_replaced(store, monkeypatch, wherever):
             await creation.create(registry, "m", SPEC)
             replace, learned = registry.journal.replace, []
 
-            async def late(*given: Any) -> Any:
+            async def late(*args: Any) -> Any:
                 if len(learned) < 3:
                     record = await registry.journal.get("m")
                     nonce = bytes([len(learned)]) * 16
-                    place = ("m", record.incarnation, nonce, 0, [rows(len(learned) + 1)])
-                    learned.append(await registry.journal.append(AppendRequest(*place)))
-                return await replace(*given)
+                    position = ("m", record.incarnation, nonce, 0, [rows(len(learned) + 1)])
+                    learned.append(await registry.journal.append(AppendRequest(*position)))
+                return await replace(*args)
 
             monkeypatch.setattr(registry.journal, "replace", late)
             replacing = creation.create(
@@ -236,15 +236,15 @@ def test_a_version_in_memory_does_not_wait_for_another_one(store):
 def test_the_store_is_not_asked_for_what_cannot_be_an_id(store, monkeypatch):
     async def scenario() -> None:
         async with serving(store) as registry:
-            asked: list[str] = []
+            requests: list[str] = []
             for name in ("get", "base", "delete", "create"):
-                monkeypatch.setattr(registry.journal, name, lambda *given: asked.append(given[0]))
+                monkeypatch.setattr(registry.journal, name, lambda *args: requests.append(args[0]))
             for model_id in ("a;b", "", "-m", "m\0", "m/versions", "a" * 129, "\u00e1"):
                 for ask in (registry.get(model_id), creation.delete(registry, model_id)):
                     with pytest.raises(Problem, match="a model id has 1 to 128 characters"):
                         await ask
                 with pytest.raises(Problem, match="a model id has 1 to 128 characters"):
                     await creation.create(registry, model_id, SPEC)
-            assert not asked
+            assert not requests
 
     asyncio.run(scenario())

@@ -12,15 +12,15 @@ from tests.service.features.versions_support import back, learn, settled, take
 from tests.service.replica.snapshot_damage import SPEC, Kept, run
 
 
-def replayed(store: str, *given: str) -> dict[str, Any]:
-    done = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, "--json", *given])
+def replayed(store: str, *args: str) -> dict[str, Any]:
+    done = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, "--json", *args])
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.output)
-    return found
+    result: dict[str, Any] = json.loads(done.output)
+    return result
 
 
-def refused(store: str, *given: str, model: str = "m") -> str:
-    done = CliRunner().invoke(cli.app, ["replay", model, "--store", store, *given])
+def refused(store: str, *args: str, model: str = "m") -> str:
+    done = CliRunner().invoke(cli.app, ["replay", model, "--store", store, *args])
     assert done.exit_code == 2, done.output
     return done.output
 
@@ -32,9 +32,9 @@ def state(client: TestClient, model: str = "m") -> tuple[str, dict[str, Any]]:
     return digest, {name: metrics[name] for name in ("since_start", "rolling", "fading", "drift")}
 
 
-def got(found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    return found["state_digest"], {
-        name: v for name, v in found["metrics"].items() if name != "rows"
+def got(result: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return result["state_digest"], {
+        name: v for name, v in result["metrics"].items() if name != "rows"
     }
 
 
@@ -55,9 +55,9 @@ def test_states_of_the_past_are_computed_again(serve, store):
 
     before = run(store, places)
     for seq, from_seq in ((49, 43), (63, 0), (64, 64)):
-        found = replayed(store, "--until", str(seq))
-        assert got(found) == states[seq]
-        assert (found["seq"], found["from_seq"]) == (seq, from_seq)
+        result = replayed(store, "--until", str(seq))
+        assert got(result) == states[seq]
+        assert (result["seq"], result["from_seq"]) == (seq, from_seq)
     assert got(replayed(store)) == states[64] == state(client)
     assert "from seq 42 to 64" in refused(store, "--until", "41")
     assert run(store, places) == before
@@ -73,28 +73,28 @@ def test_another_spec_learns_the_same_journal(serve, store):
         learn(client, n, n + 20)
     rows = client.app._registry.find("m").replica.learner.samples
     changes = ("--set", "rho=0.5", "--set", "window.kind=sliding")
-    found = replayed(store, *changes)
-    assert (found["samples"], found["from_seq"], found["spec"]["rho"]) == (rows, 1, 0.5)
+    result = replayed(store, *changes)
+    assert (result["samples"], result["from_seq"], result["spec"]["rho"]) == (rows, 1, 0.5)
     # It is what a model of this spec learns from the same rows.
     for n in range(0, 60, 20):
         learn_other(client, n, n + 20)
-    assert got(found) == state(client, "other")
+    assert got(result) == state(client, "other")
     part = replayed(store, *changes, "--until", "33")
     assert part["seq"] == part["samples"] == 33
     # A rollback names a state of the model's own spec.
     take(client, name="v")
     back(client, version="v")
-    found = replayed(store, *changes)
-    assert (found["seq"], found["left_out_rollbacks"]) == (61, 1)
-    assert got(found) == state(client, "other")
+    result = replayed(store, *changes)
+    assert (result["seq"], result["left_out_rollbacks"]) == (61, 1)
+    assert got(result) == state(client, "other")
 
 
 def learn_other(client: TestClient, first: int, last: int) -> None:
     class Other:
         """Sends to another model what `learn` sends to the first."""
 
-        def post(self, _: str, **given: Any) -> Any:
-            return client.post("/models/other/learn", **given)
+        def post(self, _: str, **options: Any) -> Any:
+            return client.post("/models/other/learn", **options)
 
     learn(Other(), first, last)  # type: ignore[arg-type]
 
@@ -105,16 +105,16 @@ def test_what_a_trimmed_journal_can_tell_is_said(serve, store):
     for n in range(0, 60, 10):
         learn(client, n, n + 10)
         settled(client)
-    found = replayed(store, "--set", "rho=0.5")
-    assert (found["from_seq"], found["samples"], found["seq"]) == (41, 20, 60)
+    result = replayed(store, "--set", "rho=0.5")
+    assert (result["from_seq"], result["samples"], result["seq"]) == (41, 20, 60)
     said = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, "--set", "rho=0.5"]).output
     assert "the journal starts at seq 41; earlier rows are not learned" in said
 
 
 def test_a_replay_of_no_record_says_so(serve, store):
     serve(store=store).put("/models/m", json=SPEC)
-    for given in ((), ("--set", "rho=0.5")):
-        done = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, *given])
+    for case in ((), ("--set", "rho=0.5")):
+        done = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, *case])
         assert done.output.startswith("m at seq 0, without records\nsamples 0, ")
 
 
@@ -123,8 +123,8 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(serve, store, tmp_pa
     client.put("/models/m", json=SPEC)
     learn(client, 0, 5)
     assert "no model 'x'" in refused(store, model="x")
-    for given in ((), ("--set", "rho=0.5")):
-        assert "its journal ends at seq 5" in refused(store, "--until", "6", *given)
+    for case in ((), ("--set", "rho=0.5")):
+        assert "its journal ends at seq 5" in refused(store, "--until", "6", *case)
     refused(store, "--until", "-1")
     assert "PATH=VALUE" in refused(store, "--set", "rho")
     assert "rho" in refused(store, "--set", "rho=-1")

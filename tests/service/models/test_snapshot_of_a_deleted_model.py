@@ -20,16 +20,16 @@ def test_a_snapshot_of_a_model_that_is_gone_is_no_error(serve, store, monkeypatc
         assert client.put(f"/models/{model}", json=SPEC).status_code == 201
     write, run, ended = Snapshots.write, Snapshots._run, threading.Event()
 
-    async def late(self, *given):
+    async def late(self, *args):
         record = self._record
         change = SERVER.change("delete")
         await self._deps.journal.delete(record.id, record.incarnation, change, None)
         if again:
             await self._deps.journal.create(record.id, record.spec, record.given)
-        await write(self, *given)
+        await write(self, *args)
 
-    async def noted(self, *given):
-        await run(self, *given)
+    async def noted(self, *args):
+        await run(self, *args)
         ended.set()
 
     monkeypatch.setattr(Snapshots, "write", late)
@@ -57,11 +57,11 @@ def test_a_snapshot_that_an_absent_store_refuses_is_logged_in_one_line(
     assert client.put("/models/m", json=SPEC).status_code == 201
     run, ended = Snapshots._run, threading.Event()
 
-    async def refused(self, *given):
+    async def refused(self, *args):
         raise error
 
-    async def noted(self, *given):
-        await run(self, *given)
+    async def noted(self, *args):
+        await run(self, *args)
         ended.set()
 
     monkeypatch.setattr(Snapshots, "write", refused)

@@ -25,13 +25,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def served_otherwise(
-    serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch, **given: object
+    serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch, **options: object
 ) -> TestClient:
     """A client of a server that computes otherwise, with a model of 12 rows and a snapshot."""
     monkeypatch.setattr("dualstream.service.replica.state.numeric_identity", lambda: OLDER)
     with monkeypatch.context() as older:
         older.setattr("dualstream.service.models.store_status.numeric_identity", lambda: OLDER)
-        client = serve(store=store, snapshot_every=10, **given)
+        client = serve(store=store, snapshot_every=10, **options)
     client.put("/models/m", json=ADULT)
     learn_adult(client, 0, 12)
     until(lambda: snapshots(store) == [12])
@@ -49,7 +49,7 @@ def snapshots(store: str) -> list[int]:
         journal = await open_journal(store)
         try:
             record = await journal.get("m")
-            return [place.seq for place in await journal.snapshots("m", record.incarnation)]
+            return [position.seq for position in await journal.snapshots("m", record.incarnation)]
         finally:
             await journal.close()
 

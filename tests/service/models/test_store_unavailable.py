@@ -160,8 +160,8 @@ def test_what_too_few_replicas_have_is_journalled_and_answered_when_they_have_it
     journal = client.app._registry.journal
     append, short = journal.append, ["1 of 2 replicas had it"] * 2
 
-    async def append_short(*given, **named):
-        appended = await append(*given, **named)
+    async def append_short(*args, **named):
+        appended = await append(*args, **named)
         return msgspec.structs.replace(appended, shortfall=short.pop() if short else None)
 
     monkeypatch.setattr(journal, "append", append_short)

@@ -12,10 +12,10 @@ from dualstream.service.observability.logs import REQUEST_ID, ConsoleFormatter, 
 
 
 def line(
-    formatter: logging.Formatter, message: str, *args: object, level: int = 30, **given: object
+    formatter: logging.Formatter, message: str, *args: object, level: int = 30, **options: object
 ) -> str:
     record = logging.getLogger("dualstream.model").makeRecord(
-        "dualstream.model", level, __file__, 1, message, args, None, extra=given
+        "dualstream.model", level, __file__, 1, message, args, None, extra=options
     )
     record.created, record.msecs = 1_700_000_000.042, 42.0
     return formatter.format(record)

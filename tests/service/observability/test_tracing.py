@@ -73,12 +73,12 @@ class Collector:
 
     def children(self, parent: Span) -> list[str]:
         """Names of the spans below this one, by their start."""
-        found = [span for span in self.spans if span.parent_span_id == parent.span_id]
-        for child in found:
+        results = [span for span in self.spans if span.parent_span_id == parent.span_id]
+        for child in results:
             assert child.trace_id == parent.trace_id
             assert parent.start_time_unix_nano <= child.start_time_unix_nano
             assert child.end_time_unix_nano <= parent.end_time_unix_nano
-        return [one.name for one in sorted(found, key=lambda one: one.start_time_unix_nano)]
+        return [one.name for one in sorted(results, key=lambda one: one.start_time_unix_nano)]
 
 
 def values(owner) -> dict[str, object]:

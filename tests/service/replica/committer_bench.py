@@ -48,8 +48,8 @@ class Bench(CommitListener):
 
     async def send(self, key: str, rows: int = 1) -> Any:
         receipt = await self.committer.submit(request(key, rows))
-        placed = receipt.placed
-        self.acknowledged.append(Acknowledged(key, placed.seq, placed.count))
+        placement = receipt.placed
+        self.acknowledged.append(Acknowledged(key, placement.seq, placement.count))
         return receipt
 
 
@@ -106,9 +106,9 @@ def failing(monkeypatch, meanwhile: Callable[[Committer], Awaitable[None]]) -> N
     """Let this come in the place of what is learned first, and fail."""
     apply, left = Committer._apply, [JournalUnavailable("planted")]
 
-    async def fail_once(self: Committer, *given: Any) -> Any:
+    async def fail_once(self: Committer, *args: Any) -> Any:
         if not left:
-            return await apply(self, *given)
+            return await apply(self, *args)
         error = left.pop()
         await meanwhile(self)
         raise error

@@ -130,8 +130,8 @@ def store_piece(store: str, place: Any, piece: bytes, kind: str = "snap") -> Non
 
 def spoil(store: str, kind: str = "snap") -> None:
     """Change a bit of each snapshot, or copy, that is stored."""
-    for place, piece in stored_pieces(store, kind):
-        store_piece(store, place, flipped(piece, len(piece) // 2), kind)
+    for position, piece in stored_pieces(store, kind):
+        store_piece(store, position, flipped(piece, len(piece) // 2), kind)
 
 
 def flipped(data: bytes, at: int, bit: int = 1) -> bytes:

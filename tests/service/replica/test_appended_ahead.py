@@ -48,14 +48,14 @@ def test_their_outcome_is_unknown_where_the_front_was_not_learned(tmp_path, monk
 
 def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, monkeypatch):
     """Until then nothing is served that the journal has lost."""
-    known = []
+    previous = []
 
     async def scenario(bench: Bench) -> None:
         apply = Committer._apply
 
-        async def saw(self: Committer, *given: Any) -> Any:
-            known.append(bench.replica.is_forked)
-            return await apply(self, *given)
+        async def saw(self: Committer, *args: Any) -> Any:
+            previous.append(bench.replica.is_forked)
+            return await apply(self, *args)
 
         await bench.send("one")
         monkeypatch.setattr(Committer, "_apply", saw)
@@ -70,7 +70,7 @@ def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, mon
         assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
 
     run(tmp_path, scenario)
-    assert known == [False, True]
+    assert previous == [False, True]
 
 
 def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatch):
@@ -114,8 +114,8 @@ def test_repeated_answer_is_not_a_contradiction(tmp_path, monkeypatch):
 
         await bench.send("behind k", MORE)
         failing(monkeypatch, read)
-        front, behind = await front_and_behind(bench, "k")
-        for future in (front, behind):
+        front, later = await front_and_behind(bench, "k")
+        for future in (front, later):
             with pytest.raises(OutcomeUnknown):
                 await future
         assert not bench.replica.is_forked
@@ -132,11 +132,11 @@ def test_they_are_another_replicas_where_this_one_is_let_go_of(tmp_path, monkeyp
             bench.committer.refuse("another one is loaded")
 
         failing(monkeypatch, refused)
-        front, behind = await front_and_behind(bench)
+        front, later = await front_and_behind(bench)
         with pytest.raises(OutcomeUnknown, match="planted"):
             await front
         with pytest.raises(OutcomeUnknown, match="another one is loaded"):
-            await behind
+            await later
         await bench.committer.drain()
         assert bench.replica.seq == 0
 
@@ -151,8 +151,8 @@ def test_an_answer_that_comes_as_the_front_is_being_learned_shows_no_fork(tmp_pa
         learn_in_slices(bench.replica)  # so that they are learned in slices, in a thread
         run_in_thread = dualstream.service.replica.replica.run_in_thread
 
-        async def answered_first(*given: Any) -> Any:
-            outcome = await run_in_thread(*given)
+        async def answered_first(*args: Any) -> Any:
+            outcome = await run_in_thread(*args)
             ahead = bench.committer._ahead
             if ahead is not None and ahead.front.seq == bench.replica.seq:
                 met.append(ahead)
@@ -176,12 +176,12 @@ def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_
         learn_in_slices(bench.replica)
         run_in_thread = dualstream.service.replica.replica.run_in_thread
 
-        async def lost_first(*given: Any) -> Any:
+        async def lost_first(*args: Any) -> Any:
             ahead = bench.committer._ahead
             if ahead is not None and not met:
                 await asyncio.wait([ahead.appending])
                 met.append((bench.replica.seq, bench.replica.is_forked))
-            return await run_in_thread(*given)
+            return await run_in_thread(*args)
 
         monkeypatch.setattr(dualstream.service.replica.replica, "run_in_thread", lost_first)
         await bench.send("one")

@@ -22,12 +22,12 @@ SPEC = {"columns": {"types": {"site": "category", "note": "text"}}, "members": "
 
 
 def row(at: int) -> dict[str, object]:
-    found: dict[str, object] = {"price": at % 17 + 0.5, "site": f"s{at % 23}", "y": at % 2}
+    result: dict[str, object] = {"price": at % 17 + 0.5, "site": f"s{at % 23}", "y": at % 2}
     if at % 3 == 0:
-        found |= {"note": f"word{at % 7} word{at % 5}", "tags": [f"t{at % 11}", "all"]}
+        result |= {"note": f"word{at % 7} word{at % 5}", "tags": [f"t{at % 11}", "all"]}
     if at % 50 == 49:
-        found["price"] = "none"
-    return found
+        result["price"] = "none"
+    return result
 
 
 def learn(client, first: int, last: int) -> None:

@@ -97,9 +97,9 @@ def test_few_rows_start_no_task_after_duplicates_or_reported_ones(tmp_path):
     async def scenario(bench: Bench) -> None:
         tasks = []
 
-        def made(loop: Any, coro: Any, **given: Any) -> Any:
+        def made(loop: Any, coro: Any, **options: Any) -> Any:
             tasks.append(coro)
-            return asyncio.Task(coro, loop=loop, **given)
+            return asyncio.Task(coro, loop=loop, **options)
 
         asyncio.get_running_loop().set_task_factory(made)
         # Which has no task for an append, either.
@@ -164,10 +164,10 @@ def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, mo
         monkeypatch.setattr(replica, "_learn", watched)
         last: list[Any] = []
         first = await asyncio.gather(*map(bench.committer.submit, sent[:2]))
-        found = [*first, *await asyncio.gather(*last)]
+        results = [*first, *await asyncio.gather(*last)]
         ends = [GROUP_ROWS, 2 * GROUP_ROWS, 3 * GROUP_ROWS + 5]
-        assert [receipt.placed.seq for receipt in found] == ends
-        assert all(len(receipt.scores) == GROUP_ROWS for receipt in found)
+        assert [receipt.placed.seq for receipt in results] == ends
+        assert all(len(receipt.scores) == GROUP_ROWS for receipt in results)
 
     run(tmp_path, scenario)
     assert learned == [GROUP_ROWS, GROUP_ROWS, GROUP_ROWS + 5]
@@ -186,9 +186,9 @@ def test_callback_of_journalled_rows_can_submit_before_they_are_learned(tmp_path
             done.append("learn")
             return await learn(batch)
 
-        async def appends(*given: Any) -> Any:
+        async def appends(*args: Any) -> Any:
             done.append("append")
-            return await append(*given)
+            return await append(*args)
 
         async def submit() -> Any:
             return await bench.committer.submit(second)
@@ -251,9 +251,9 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
         await bench.committer.submit(request("first"))
         append, done = bench.faulty.append, asyncio.Event()
 
-        async def unanswered(*given: Any) -> Any:
+        async def unanswered(*args: Any) -> Any:
             bench.faulty.append = append
-            appended = await append(*given)
+            appended = await append(*args)
             for _ in range(others):
                 part = request(None).parts[0]
                 await append(
@@ -274,26 +274,26 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
 @pytest.mark.parametrize("key", [None, "key"])
 def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_key(tmp_path, key):
     async def scenario(bench: Bench) -> None:
-        append, asked = bench.faulty.append, list[Any]()
+        append, query = bench.faulty.append, list[Any]()
 
         async def forgotten(request: AppendRequest) -> Any:
-            asked.append(request.repeats)
+            query.append(request.repeats)
             if request.repeats is not None:
                 raise NonceForgotten("m")
             appended = await append(request)
-            if len(asked) == 1:
+            if len(query) == 1:
                 raise OutcomeUnknown("planted")
             return appended
 
         bench.faulty.append = forgotten
-        place = LogPosition(bench.replica.seq, bench.replica.chain)
+        position = LogPosition(bench.replica.seq, bench.replica.chain)
         if key is None:
             with pytest.raises(OutcomeUnknown, match="outcome .* is unknown"):
                 await bench.committer.submit(request(key))
-            assert asked == [None, place]
+            assert query == [None, position]
         else:
             assert (await bench.send(key)).placed.seq == 1
-            assert asked == [None, place, None]
+            assert query == [None, position, None]
 
     run(tmp_path, scenario)
 

@@ -33,13 +33,13 @@ def lineage_of(entries: Sequence[Entry]) -> Lineage:
     return lineage
 
 
-def got(chance: random.Random, own: Sequence[Entry], known: int) -> Appended:
+def got(chance: random.Random, mine: Sequence[Entry], previous: int) -> Appended:
     """The store's answer: the journal ends with the own entry, or nothing was new."""
-    unseen = tuple(entry for entry in own if entry.seq > known)
+    unseen = tuple(entry for entry in mine if entry.seq > previous)
     if chance.random() < 0.4:
-        end = place_of(own)
+        end = place_of(mine)
         return Appended((), None, None, end.chain, end.chain, unseen, False)
-    before, last = place_of(own[:-1]), own[-1]
+    before, last = place_of(mine[:-1]), mine[-1]
     others = unseen[:-1]
     got = others[: chance.randrange(len(others) + 1)]
     more = len(got) < len(others)
@@ -54,12 +54,12 @@ def test_one_on_the_journals_path_is_never_doubted():
 
 def never_doubted(chance):
     journal = grown(chance, [], 8)
-    own = journal[: chance.randrange(1, 8)]
-    known = place_of(own[: chance.randrange(len(own))])
-    appended = got(chance, own, known.seq)
+    mine = journal[: chance.randrange(1, 8)]
+    previous = place_of(mine[: chance.randrange(len(mine))])
+    appended = got(chance, mine, previous.seq)
     path = journal[: chance.randrange(9)]
     assert not may_contradict(appended, place_of(path), lineage_of(path))
-    assert not contradicts(appended, known)
+    assert not contradicts(appended, previous)
 
 
 def test_append_after_a_lost_entry_is_a_contradiction():
@@ -70,18 +70,18 @@ def test_append_after_a_lost_entry_is_a_contradiction():
 
 def doubted(chance):
     path = grown(chance, [], 8)
-    place = place_of(path)
+    file = place_of(path)
     kept = path[: chance.randrange(8)]
-    own = grown(chance, kept, chance.randrange(1, 9))
-    known = place_of(kept[: chance.randrange(len(kept) + 1)])
-    appended = got(chance, own, known.seq)
+    mine = grown(chance, kept, chance.randrange(1, 9))
+    previous = place_of(kept[: chance.randrange(len(kept) + 1)])
+    appended = got(chance, mine, previous.seq)
     # The own entry, too, says where it stands; what lies between may be left out.
-    is_untold = appended.more and (appended.first_seq or 0) > place.seq + 1
-    assert may_contradict(appended, place, lineage_of(path)) or is_untold
-    appended = got(chance, own, place.seq)
+    is_untold = appended.more and (appended.first_seq or 0) > file.seq + 1
+    assert may_contradict(appended, file, lineage_of(path)) or is_untold
+    appended = got(chance, mine, file.seq)
     if not appended.more or appended.entries:
-        assert contradicts(appended, place)
-        assert may_contradict(appended, place, lineage_of(path))
+        assert contradicts(appended, file)
+        assert may_contradict(appended, file, lineage_of(path))
 
 
 def test_a_repeated_answer_is_of_the_end_that_it_found():

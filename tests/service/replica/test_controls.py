@@ -178,9 +178,9 @@ def test_outcome_comes_from_the_replica_that_applied_the_control(store):
     async def scenario(bench: Bench) -> None:
         append = bench.journal.append
 
-        async def reluctant(*given: Any) -> Any:
+        async def reluctant(*args: Any) -> Any:
             """Tells nothing of what came before, so that the replica reads its own entry, too."""
-            return msgspec.structs.replace(await append(*given), entries=(), more=True)
+            return msgspec.structs.replace(await append(*args), entries=(), more=True)
 
         await bench.append(row_request(3).parts[0])
         bench.journal.append = reluctant

@@ -84,8 +84,8 @@ def test_damaged_snapshot_is_refused_and_the_one_before_it_used(store, caplog):
                 (got,) = caplog.records
                 assert got.levelno == logging.ERROR
                 assert "model 'm'" in got.message and "snapshot at seq 20" in got.message, way
-                place = newest.decode() if isinstance(newest, bytes) else f"row {newest}"
-                assert place in got.message
+                position = newest.decode() if isinstance(newest, bytes) else f"row {newest}"
+                assert position in got.message
         assert older == stored_pieces(store)[1][1]
 
     run(store, scenario)
@@ -121,9 +121,9 @@ def test_snapshot_taken_changes_no_bit(store):
                 await kept.learn(7, seed)
                 if writes:
                     kept.replica.capture().encode()
-            found = bits(kept.replica)
+            result = bits(kept.replica)
             await kept.journal.delete("m")
-            return found
+            return result
 
     assert asyncio.run(learned(True)) == asyncio.run(learned(False))
 
@@ -134,8 +134,8 @@ def test_snapshot_of_another_machine_at_the_journals_end_gives_way_when_adopted(
 
     async def scenario(kept: Kept) -> dict[str, bytes]:
         await kept.learn_and_write()
-        for place, piece in stored_pieces(store):
-            store_piece(store, place, reencoded(piece, identity=theirs.decode()))
+        for position, piece in stored_pieces(store):
+            store_piece(store, position, reencoded(piece, identity=theirs.decode()))
         await kept.journal.adopt_identity(theirs.decode())
         return bits(kept.replica)
 
@@ -156,8 +156,8 @@ def test_store_whose_journals_are_trimmed_is_adopted_from_their_snapshots(store,
         await kept.learn_and_write(3)
         await kept.learn(4)
         await kept.journal.trim(*kept.where, 100, behind=1)
-        for place, piece in stored_pieces(store):
-            store_piece(store, place, reencoded(piece, identity="theirs"))
+        for position, piece in stored_pieces(store):
+            store_piece(store, position, reencoded(piece, identity="theirs"))
         await kept.journal.adopt_identity("theirs")
         with pytest.raises(NoBase, match="identity 'theirs'"):
             await kept.fresh()
@@ -201,7 +201,7 @@ def test_journal_is_kept_for_its_two_newest_snapshots_or_longer(
     state = client.get("/models/m?digest=true").json()
 
     async def scenario(kept: Kept) -> None:
-        assert [place.seq for place in await kept.journal.snapshots(*kept.where)] == [90, 60]
+        assert [position.seq for position in await kept.journal.snapshots(*kept.where)] == [90, 60]
         assert await kept.kept_from() == kept_from
         assert kept.replica.capture().state_digest() == state["state_digest"]
 
@@ -255,11 +255,11 @@ def test_replica_that_loads_while_the_journal_is_trimmed_under_it_begins_again(s
                 return getattr(kept.journal, name)
 
             async def snapshot_get(self, *where):
-                found = await kept.journal.snapshot_get(*where)
+                result = await kept.journal.snapshot_get(*where)
                 if await kept.kept_from() == 1:
                     await kept.write()
                     await kept.journal.trim(*kept.where, 100, behind=0)
-                return found
+                return result
 
         fresh = Replica(kept.record, ALL)
         await recover(fresh, Trimming())  # type: ignore[arg-type]

@@ -16,13 +16,13 @@ START = first_chain("0" * 32)
 
 def entries(seed: int, sizes: list[int], seq: int = 0, chain: str = START) -> list[Entry]:
     """Consecutive entries of these sizes."""
-    found = []
+    results = []
     for number, size in enumerate(sizes):
         nonce = sha1(f"{seed} {number}".encode()).digest()[:16]
         chain = next_chain(chain, nonce)
-        found.append(Entry(seq + 1, seq + size, nonce, chain, 0, b""))
+        results.append(Entry(seq + 1, seq + size, nonce, chain, 0, b""))
         seq += size
-    return found
+    return results
 
 
 def lineage_of(passed: list[Entry], kept: int | None = KEPT, first: Entry | None = None) -> Lineage:
@@ -64,13 +64,13 @@ def test_what_lies_before_a_parting_is_not_known_to_be_on_the_path():
     common = entries(1, [2, 3])
     mine = entries(2, [4, 1], 5, common[-1].chain)
     theirs = entries(3, [1] * (3 * KEPT), 5, common[-1].chain)
-    lineage, places = lineage_of(common + mine), common + mine
-    assert all(lineage.includes(entry.seq, entry.chain) for entry in places)
+    lineage, positions = lineage_of(common + mine), common + mine
+    assert all(lineage.includes(entry.seq, entry.chain) for entry in positions)
     assert not lineage.includes(4, START) and not lineage.includes(9, mine[-1].chain)
     # Given a rebuilding that begins with a snapshot at seq 25
     other = lineage_of(theirs[20:30], first=theirs[19])
     lineage.replace_with(other)
-    assert not any(lineage.includes(entry.seq, entry.chain) for entry in places)
+    assert not any(lineage.includes(entry.seq, entry.chain) for entry in positions)
     assert not lineage.includes(10, mine[-1].chain) and lineage.includes(30, theirs[24].chain)
     # What is forgotten of later places is as good as ever
     for entry in theirs[30:]:
@@ -94,11 +94,11 @@ def test_of_what_was_overtaken_something_is_lost_only_where_it_is_known_to_have_
     has_diverged, lost
 ):
     theirs = entries(2, [2] * 30)
-    behind = lineage_of(entries(1, [2] * 5))
-    behind.has_diverged = has_diverged
-    got = behind.replace_with(lineage_of(theirs[20:], None, first=theirs[19]))
+    later = lineage_of(entries(1, [2] * 5))
+    later.has_diverged = has_diverged
+    got = later.replace_with(lineage_of(theirs[20:], None, first=theirs[19]))
     assert (got.records, got.is_all) == (lost, not has_diverged)
-    assert not behind.has_diverged
+    assert not later.has_diverged
 
 
 def test_lineage_is_bounded_and_restarts_with_the_replica():
@@ -183,10 +183,10 @@ def test_earlier_request_sees_nothing_of_a_fork(client, route, monkeypatch):
     """The registry is asked before, the replica after the fork was found."""
     client.put("/models/m", json={"features": ADULT["features"]})
     registry = client.app._registry
-    found = registry.get
+    result = registry.get
 
     async def get(model_id: str):
-        model = await found(model_id)
+        model = await result(model_id)
         model.replica.is_forked = True
         return model
 

@@ -81,8 +81,8 @@ def test_rows_across_its_position_reveal_a_fork(tmp_path, monkeypatch):
         await bench.send("one")
         bench.faulty.delay_s = 0.3
         failing(monkeypatch, lambda committer: read(lambda: committer._catch_up(None)))
-        front, behind = await front_and_behind(bench, "k")
-        for future in (front, behind):
+        front, later = await front_and_behind(bench, "k")
+        for future in (front, later):
             with pytest.raises(OutcomeUnknown):
                 await future
         assert not await is_served(bench.replica)
@@ -152,11 +152,11 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
             came.set()
             return page
 
-        async def behind(*given: Any) -> Any:
+        async def behind(*args: Any) -> Any:
             await came.wait()
             await asyncio.sleep(0.01)
             served.append(bench.replica.is_forked)
-            return await run_in_thread(*given)
+            return await run_in_thread(*args)
 
         monkeypatch.setattr(Replica, "_read", lost)
         monkeypatch.setattr(dualstream.service.replica.replica, "run_in_thread", behind)
@@ -187,7 +187,7 @@ def test_a_page_that_comes_late_leaves_a_rebuilt_replica_alone(tmp_path, monkeyp
             await may_come.wait()
             return await read(self, journal, after)
 
-        async def fails(self: Replica, *given: Any) -> None:
+        async def fails(self: Replica, *args: Any) -> None:
             while not late:
                 await asyncio.sleep(0)
             monkeypatch.setattr(Replica, "apply", apply)
@@ -214,11 +214,11 @@ def test_a_head_that_was_asked_for_before_clears_no_suspicion(tmp_path, monkeypa
         await bench.committer.submit(request("two", 3))
         catch_up = Replica.catch_up
 
-        async def lost(self: Replica, *given: Any) -> None:
+        async def lost(self: Replica, *args: Any) -> None:
             monkeypatch.setattr(Replica, "catch_up", catch_up)
             lose(tmp_path, 1)
             bench.committer.suspect()
-            await catch_up(self, *given)
+            await catch_up(self, *args)
 
         monkeypatch.setattr(Replica, "catch_up", lost)
         await bench.committer.refresh()
@@ -232,10 +232,10 @@ def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
     async def scenario(bench: Bench) -> None:
         await bench.send("one")
         await bench.committer.submit(request("two", 3))
-        place = LogPosition(bench.replica.seq, bench.replica.chain)
+        position = LogPosition(bench.replica.seq, bench.replica.chain)
         lose(tmp_path, 1)
         with pytest.raises(NotHeld):
-            await bench.committer.submit(ControlRequest.of(Demote(), held=place))
+            await bench.committer.submit(ControlRequest.of(Demote(), held=position))
         assert bench.replica.seq == 1
         assert await is_served(bench.replica)
 
@@ -286,10 +286,10 @@ def test_position_no_longer_in_the_lineage_reveals_a_fork(tmp_path, monkeypatch,
         elif what == "version":
             copy_put = journal.copy_put
 
-            async def lost(*given: Any) -> str:
+            async def lost(*args: Any) -> str:
                 lose(tmp_path, 1)
                 monkeypatch.setattr(Committer, "refresh", saw)
-                return await copy_put(*given)
+                return await copy_put(*args)
 
             monkeypatch.setattr(journal, "copy_put", lost)
             with pytest.raises(NotHeld):
@@ -314,13 +314,13 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
     """The store trimmed the journal past it; the head shows that the replica is not forked."""
 
     async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
-        place = await model.place()
+        position = await model.place()
         await learn(model, "5")
         await learn(model, "6")
         await model.snapshots.write()
         await journal.trim("m", model.record.incarnation, 7, behind=0)
         with pytest.raises(NotHeld):
-            await model.submit(ControlRequest.of(Demote(), held=place))
+            await model.submit(ControlRequest.of(Demote(), held=position))
         assert await is_served(model.replica)
         assert registry.find("m") is model
         text = (await registry.counters.exposition(registry)).decode()
@@ -351,10 +351,10 @@ def test_replica_that_failed_within_a_row_is_rebuilt(tmp_path, monkeypatch):
         progress = type(model.replica.progress)
         count, left = progress.count, [MemoryError("planted")]
 
-        def fail_once(*given: Any) -> Any:
+        def fail_once(*args: Any) -> Any:
             if left:
                 raise left.pop()
-            return count(*given)
+            return count(*args)
 
         monkeypatch.setattr(progress, "count", fail_once)
         with pytest.raises(MemoryError):
@@ -406,9 +406,9 @@ def test_reference_of_a_lost_row_is_computed_again(tmp_path):
         assert before.place.seq == 5 and await is_shown()
         await other_row(tmp_path, model)
         assert not await is_shown()
-        found = await reference_of(registry)
-        assert found.place.seq == 5 and found.lower != before.lower
-        assert found == await fresh_reference(journal)
+        result = await reference_of(registry)
+        assert result.place.seq == 5 and result.lower != before.lower
+        assert result == await fresh_reference(journal)
         assert await is_shown()
         kept = model.job(References).found
         assert await model.job(References).find() is kept

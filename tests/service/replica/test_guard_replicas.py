@@ -54,17 +54,17 @@ class ByHand:
 
     def learn(self, batch: Batch) -> list[bool]:
         """Whether each row was set aside."""
-        found = []
+        results = []
         for n in range(len(batch)):
             self.seq += 1
             self.rows[self.seq] = batch[n : n + 1]
-            found.append(self.since > 0)
+            results.append(self.since > 0)
             if not self.since:
                 self.guard.count(self.learner.learn(batch[n : n + 1]))
                 if trips := self.guard.look(self.learner, self.seq):
                     self.held_from, self.since = min(t.calm_seq for t in trips), self.seq
             self.states[self.seq] = self.state()
-        return found
+        return results
 
     def control(self, order: Any) -> None:
         self.seq += 1
@@ -82,11 +82,11 @@ class ByHand:
         self.states[self.seq] = self.state()
 
     def agrees(self, replica: Replica) -> None:
-        for own, other in (
+        for mine, other in (
             (self.learner.state(), replica.learner.state()),
             (self.guard.state(), replica.parts.find(Guarding).guard.state()),
         ):
-            assert {n: a.tobytes() for n, a in own.items()} == {
+            assert {n: a.tobytes() for n, a in mine.items()} == {
                 n: a.tobytes() for n, a in other.items()
             }
         assert (self.seq, self.since) == (replica.seq, replica.parts.find(Guarding).pauses.since)
@@ -184,11 +184,11 @@ class Failing:
     def __init__(self, journal: Any, reads: int) -> None:
         self._journal, self._left = journal, reads
 
-    async def read(self, *given: Any) -> Any:
+    async def read(self, *args: Any) -> Any:
         self._left -= 1
         if self._left < 0:
             raise JournalUnavailable("it is away")
-        return await self._journal.read(*given)
+        return await self._journal.read(*args)
 
 
 def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
@@ -208,11 +208,11 @@ def test_a_quarantine_is_learned_piece_by_piece(store, monkeypatch):
         await order(kept, await rollback_of(kept))
         for _ in range(12):
             await kept.learn(3)
-        held = kept.replica.seq - pauses.held_from - 1  # a control among them
+        stored = kept.replica.seq - pauses.held_from - 1  # a control among them
         laggard = await kept.fresh()
         snapshot = kept.replica.capture().encode()
         got = await order(kept, Resume(pauses.since, "learn"))
-        assert got.control_outcome.rows == held and len(pieces) == 1
+        assert got.control_outcome.rows == stored and len(pieces) == 1
         monkeypatch.setattr(dualstream.service.features.guard.quarantine, "READ_BYTES", 1)
         before = bits(laggard)
         with pytest.raises(JournalUnavailable):

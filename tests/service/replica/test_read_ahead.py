@@ -73,18 +73,18 @@ def reading(monkeypatch: pytest.MonkeyPatch, journal: Journal, read: Any) -> Non
 
 
 def test_the_next_entries_are_asked_for_before_these_are_applied(store, monkeypatch):
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
 
     async def scenario(journal: Journal, replica: Replica) -> None:
         async def read(after: int, true: Read) -> Any:
-            asked.append((after, replica.seq))
+            requests.append((after, replica.seq))
             return await true()
 
         reading(monkeypatch, journal, read)
         await replica.catch_up(journal)
 
     run(store, scenario)
-    assert asked == [(0, 0), (1, 0), (2, 1), (3, 2)]
+    assert requests == [(0, 0), (1, 0), (2, 1), (3, 2)]
 
 
 def test_redis_is_asked_for_the_next_entries_before_it_is_known_what_these_are(
@@ -170,15 +170,15 @@ def test_read_ahead_finishes_after_its_request_is_cancelled(store, monkeypatch):
     ended: list[int] = []
 
     async def scenario(journal: Journal, replica: Replica) -> None:
-        asked, may_go_on = asyncio.Event(), asyncio.Event()
+        requested, may_go_on = asyncio.Event(), asyncio.Event()
 
         async def read(after: int, true: Read) -> Any:
-            found = await true()
+            result = await true()
             if after:
-                asked.set()
+                requested.set()
                 await may_go_on.wait()
                 ended.append(after)
-            return found
+            return result
 
         async def apply(*_: Any) -> None:
             await asyncio.Event().wait()
@@ -186,7 +186,7 @@ def test_read_ahead_finishes_after_its_request_is_cancelled(store, monkeypatch):
         reading(monkeypatch, journal, read)
         monkeypatch.setattr(replica, "apply", apply)
         caught_up = asyncio.create_task(replica.catch_up(journal))
-        await asked.wait()
+        await requested.wait()
         caught_up.cancel()
         with suppress(asyncio.CancelledError):
             await caught_up

@@ -49,7 +49,7 @@ def listed(ids: list[str | None], task: str, weights: list[float] | None = None)
         labels,
         weights or [1.0] * n,
         DIM,
-        ids={place: id_ for place, id_ in enumerate(ids) if id_ is not None},
+        ids={index: id_ for index, id_ in enumerate(ids) if id_ is not None},
     )
 
 
@@ -103,10 +103,10 @@ def test_row_of_an_id_is_located_after_any_later_rows(store, spec):
             2,
             ["last"],
         ]
-        found = bits(bench.replica)
+        result = bits(bench.replica)
         for name, array in without(spec, steps).items():
             if not name.endswith("samples"):
-                assert found[name] == array, name
+                assert result[name] == array, name
         retained = bench.replica.parts.find(RetainedIds)
         assert retained.seqs(digest_of(key_of("four"))) == [4]
         assert retained.unlearned_at(digest_of(key_of("three"))) == 11
@@ -181,9 +181,9 @@ def test_a_batch_of_ids_is_its_rows_one_by_one():
     whole, parts = RetainedIds(spec), RetainedIds(spec)
     whole.on_ids(RowIds.of(all_named), batch, 1, outcome)
     for i in range(n):
-        own = RowIds.of([one for one in all_named if one[0] == i + 1])
+        mine = RowIds.of([one for one in all_named if one[0] == i + 1])
         parts.on_ids(
-            own if i % 2 else RowIds.of(all_named), batch[i : i + 1], i + 1, outcome[i : i + 1]
+            mine if i % 2 else RowIds.of(all_named), batch[i : i + 1], i + 1, outcome[i : i + 1]
         )
     assert len(whole.arrays()["retained.seqs"]) > 3
     for name, array in whole.arrays().items():

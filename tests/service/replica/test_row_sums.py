@@ -21,8 +21,8 @@ def test_a_list_and_an_array_give_the_same_bits(rows):
     expected = total / kept if kept else None
     assert mean(where_not(rejected, losses)) == expected
     assert mean(where_not(flags, np.array(losses))) == expected
-    places = [place for place, was in enumerate(rejected) if was]
-    assert indices_where(rejected) == indices_where(flags) == places
+    positions = [index for index, was in enumerate(rejected) if was]
+    assert indices_where(rejected) == indices_where(flags) == positions
     wrong = [(score >= 0) != (y > 0) for score, y in zip(scores, labels, strict=True)]
     assert are_wrong(scores, np.array(labels)) == wrong
     assert are_wrong(np.array(scores), labels).tolist() == wrong

@@ -67,7 +67,7 @@ def passed(monkeypatch):
 @pytest.fixture
 def two(serve, store, monkeypatch):
     """Two workers on one store, of which none cleans it."""
-    monkeypatch.setattr(UnlearnCleanup, "begin", lambda *given: None)
+    monkeypatch.setattr(UnlearnCleanup, "begin", lambda *args: None)
     return serve(store=store), serve(store=store)
 
 
@@ -162,8 +162,8 @@ def test_a_member_that_is_promoted_and_gone(two, passed):
     journal = one.app._registry.journal
     late = journal.append
 
-    async def then_it_goes(*given: Any) -> Any:
-        appended = await late(*given)
+    async def then_it_goes(*args: Any) -> Any:
+        appended = await late(*args)
 
         async def trim() -> None:
             model = other.app._registry.find("m")

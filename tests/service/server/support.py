@@ -16,11 +16,11 @@ def children(server: ServerProcess) -> list[int]:
 
 def _processes() -> Iterator[tuple[int, int, str]]:
     """Each process of this machine that is not a zombie: its id, its parent's, its command."""
-    for place in Path("/proc").iterdir():
+    for path in Path("/proc").iterdir():
         try:
-            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
+            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
-                yield int(place.name), int(parent), (place / "cmdline").read_text()
+                yield int(path.name), int(parent), (path / "cmdline").read_text()
         except (OSError, ValueError):
             continue
 

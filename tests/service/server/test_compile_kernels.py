@@ -47,12 +47,12 @@ def test_a_part_is_compiled_with_what_it_needs_and_nothing_else():
     )
     command = [sys.executable, "-c", code]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = {name.rpartition(".")[0] for name in run.stdout.split()}
+    result = {name.rpartition(".")[0] for name in run.stdout.split()}
     assert {
         "dualstream.solvers.portfolio.weighting_kernels",
         "dualstream.solvers.rows.scalar",
-    } <= found
-    assert not found & {
+    } <= result
+    assert not result & {
         "dualstream.solvers.online.asset",
         "dualstream.solvers.rows.text.json",
         "dualstream.solvers.portfolio.fused_kernels",

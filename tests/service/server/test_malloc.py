@@ -49,5 +49,5 @@ def test_what_a_wide_learner_takes_is_shown_without_one(spec, monkeypatch):
 
 
 def test_ones_that_all_share_take_nothing_of_anybody():
-    own = bytes_of(np.ones(3000))
-    assert bytes_of([shared_ones(3000), shared_ones(3000)[5:]]) < 500 < 24_000 < own
+    mine = bytes_of(np.ones(3000))
+    assert bytes_of([shared_ones(3000), shared_ones(3000)[5:]]) < 500 < 24_000 < mine

@@ -40,7 +40,9 @@ def _anew(true: Any, self: Committer, group: Any) -> Any:
 def _keys_seen(true: Any, self: Store, request: AppendRequest) -> Any:
     """Keys are compared with what the appender has seen, not within the append."""
     log = self.log(request.model, request.incarnation)
-    unseen = {key: known for key, known in log.keys.items() if known.seq > request.known_seq}
+    unseen = {
+        key: previous for key, previous in log.keys.items() if previous.seq > request.known_seq
+    }
     for key in unseen:
         del log.keys[key]
     appended = true(self, request)
@@ -56,16 +58,16 @@ def _in_part(true: Any, self: Store, request: AppendRequest) -> Any:
     return true(self, replace(request, parts=parts))
 
 
-def _as_it_is_now(true: Any, labels: Any, waiting: Any, *given: Any) -> Any:
+def _as_it_is_now(true: Any, labels: Any, waiting: Any, *args: Any) -> Any:
     """A label that a repeated request did not find is passed over once its row waits."""
-    got = true(labels, waiting, *given)
-    got.unknown = [place for place in got.unknown if waiting[place] is None]
+    got = true(labels, waiting, *args)
+    got.unknown = [position for position in got.unknown if waiting[position] is None]
     return got
 
 
-def _labels_unkeyed(true: Any, *given: Any) -> Request:
+def _labels_unkeyed(true: Any, *args: Any) -> Request:
     """Whether a label was learned is looked up before the append, and there alone."""
-    request: Request = true(*given)
+    request: Request = true(*args)
     request.parts = [
         part if part.count == 0 else Part(part.body, 1, continues=part.continues)
         for part in request.parts
@@ -111,9 +113,9 @@ def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
     return replace(true(rows, dim), served=None)
 
 
-def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None, *given: Any) -> Any:
+def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None, *args: Any) -> Any:
     """A group's receipts are cut from the outcome's other end."""
-    return true(requests, placed, None if outcome is None else outcome[::-1], *given)
+    return true(requests, placed, None if outcome is None else outcome[::-1], *args)
 
 
 def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:

@@ -26,24 +26,24 @@ from tests.simulation.bugs.planting import Bug, nothing
 from tests.simulation.store import Store
 
 
-def _kept_metrics(true: Any, self: Replica, *given: Any) -> None:
+def _kept_metrics(true: Any, self: Replica, *args: Any) -> None:
     """A rollback restores the learner alone."""
     progress = self.progress
-    true(self, *given)
+    true(self, *args)
     self.progress = progress
 
 
-async def _one_too_few(true: Any, *given: Any) -> Any:
+async def _one_too_few(true: Any, *args: Any) -> Any:
     """The state at a seq is computed of the records before it."""
-    *others, seq = given
+    *others, seq = args
     return await true(*others, max(0, seq - 1))
 
 
-async def _held_by_all(true: Any, *given: Any) -> None:
+async def _held_by_all(true: Any, *args: Any) -> None:
     """A snapshot or version of lost records that has the right seq is gone back to."""
 
 
-def _journalled_first(true: Any, *given: Any) -> None:
+def _journalled_first(true: Any, *args: Any) -> None:
     """That there is no way back is found out once the rollback is in the journal."""
 
 
@@ -57,16 +57,16 @@ def _still_to_come(true: Any, subject: Any, seq: int) -> str | None:
     return why_forgotten(subject, seq)
 
 
-def _from_anywhere(true: Any, self: Lineage, *given: Any) -> bool:
+def _from_anywhere(true: Any, self: Lineage, *args: Any) -> bool:
     """A check for a lost position never finds it lost."""
     return True
 
 
-def _held_twice(true: Any, *given: Any) -> Iterator[Any]:
+def _held_twice(true: Any, *args: Any) -> Iterator[Any]:
     """The rows of a quarantine are learned, and then once more."""
-    for held in true(*given):
-        yield held
-        yield held
+    for kept in true(*args):
+        yield kept
+        yield kept
 
 
 async def _whatever_is_held(true: Any, self: Snapshots, through: int) -> int:
@@ -74,10 +74,10 @@ async def _whatever_is_held(true: Any, self: Snapshots, through: int) -> int:
     return through
 
 
-def _shown_apart_by_nobody(true: Any, self: Guarding, *given: Any) -> Any:
+def _shown_apart_by_nobody(true: Any, self: Guarding, *args: Any) -> Any:
     """A state of between a trip and its rollback is taken for one of the last good look."""
     self.pauses.is_settled = True
-    return true(self, *given)
+    return true(self, *args)
 
 
 def _from_the_trip_on(true: Any, self: Guarding, oldest: int, seq: int) -> int | None:
@@ -86,12 +86,12 @@ def _from_the_trip_on(true: Any, self: Guarding, oldest: int, seq: int) -> int |
 
 
 def _under_its_own(
-    true: Any, order: Any, key: bytes | None = None, *given: Any, **named: Any
+    true: Any, order: Any, key: bytes | None = None, *args: Any, **named: Any
 ) -> ControlRequest:
     """Each result of a refit enters, whether another one came first or not."""
     if isinstance(order, Refit):
         key = make_key(KeyKind.REFIT, order.job)
-    request: ControlRequest = true(order, key, *given, **named)
+    request: ControlRequest = true(order, key, *args, **named)
     return request
 
 
@@ -100,11 +100,11 @@ def _under_way_for_ever(true: Any, stored: str | None) -> list[RefitJob]:
     return [] if stored is None else msgspec.json.decode(stored, type=list[RefitJob])
 
 
-def _behind_anything(true: Any, *given: Any) -> None:
+def _behind_anything(true: Any, *args: Any) -> None:
     """Weights enter a state that others were computed of."""
 
 
-async def _anothers(true: Any, *given: Any) -> bool:
+async def _anothers(true: Any, *args: Any) -> bool:
     """A refit that meets its own record, as its first append went unseen, was another's."""
     return False
 

@@ -21,7 +21,7 @@ from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing
 
 
-async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry], *given: Any) -> None:
+async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry], *args: Any) -> None:
     """Whatever comes next is taken to follow."""
     chain, seq, fitting = self.chain, self.seq, []
     for entry in entries:
@@ -29,7 +29,7 @@ async def _any_chain(true: Any, self: Replica, entries: Sequence[Entry], *given:
         first_seq = min(entry.first_seq, seq + 1)
         fitting.append(msgspec.structs.replace(entry, chain=chain, first_seq=first_seq))
         seq = entry.seq
-    await true(self, fitting, *given)
+    await true(self, fitting, *args)
     if entries:
         self.chain = entries[-1].chain
 
@@ -40,11 +40,11 @@ def _controls_first(true: Any, self: Replica, entries: Any) -> Any:
     return names, sorted(records, key=lambda record: not isinstance(record, Control)), *others
 
 
-async def _only_new(true: Any, self: Committer, group: Any, appended: Any, *given: Any) -> Any:
+async def _only_new(true: Any, self: Committer, group: Any, appended: Any, *args: Any) -> Any:
     """The chain is looked at only where something was new."""
     if appended.seq is None:
         appended = msgspec.structs.replace(appended, more=True)
-    return await true(self, group, appended, *given)
+    return await true(self, group, appended, *args)
 
 
 async def _looked_once(true: Any, replica: Replica, journal: Any, has_read: bool) -> None:
@@ -82,11 +82,11 @@ async def _with_its_caller(true: Any, self: Committer, seq: int | None = None) -
     await self._refresh(seq)
 
 
-async def _unwatched(true: Any, replica: Replica, *given: Any) -> Any:
+async def _unwatched(true: Any, replica: Replica, *args: Any) -> Any:
     """A rebuilding does not know what a committer waits for."""
     watched, replica.watched = replica.watched, {}
     try:
-        return await true(replica, *given)
+        return await true(replica, *args)
     finally:
         replica.watched = watched
 
@@ -117,9 +117,9 @@ def _any_rebuilt(true: Any, replica: Replica, begins_at: int, head: Any) -> bool
     return replica.lineage._kept is None or true(replica, begins_at, head)  # type: ignore[no-any-return]
 
 
-async def _started_once(true: Any, *given: Any) -> None:
+async def _started_once(true: Any, *args: Any) -> None:
     """Entries that vanish between two reads of a journal fail its reader."""
-    if (failure := await true(*given)) is not None:
+    if (failure := await true(*args)) is not None:
         raise NoBase(failure)
 
 
@@ -139,18 +139,18 @@ def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
 
 def _by_its_seq(true: Any, self: Committer, appended: Any) -> None:
     """An entry is identified by its seq alone."""
-    if any(placed.seq > self._replica.seq for placed in appended.placed):
+    if any(placement.seq > self._replica.seq for placement in appended.placed):
         true(self, appended)
 
 
 async def _by_seq_alone(true: Any, self: References) -> Any:
     """The optimum of a window is kept for any window that ends at its seq."""
     model = self._model_ref()
-    found = None if model is None else model.job(References).found
-    return found if found and found.place.seq == model.replica.seq else await true(self)
+    result = None if model is None else model.job(References).found
+    return result if result and result.place.seq == model.replica.seq else await true(self)
 
 
-def _led_on(true: Any, *given: Any) -> bool:
+def _led_on(true: Any, *args: Any) -> bool:
     """Nothing is lost while an optimum is computed."""
     return True
 

@@ -29,7 +29,7 @@ def _loaded_all_the_same(true: Any, self: ModelRegistry, model_id: str) -> None:
     self.unreadable.pop(model_id, None)
 
 
-async def _whichever_is_there(true: Any, *given: Any) -> tuple[None, None]:
+async def _whichever_is_there(true: Any, *args: Any) -> tuple[None, None]:
     """A deletion removes whatever has the id when it reaches the store."""
     return None, None
 

@@ -25,8 +25,8 @@ class Bug:
 def _standing_in(planted: Callable[..., Any], true: Any) -> Any:
     if isinstance(true, property):
         return property(lambda self: planted(true.fget, self))
-    return lambda *given, **named: planted(true, *given, **named)
+    return lambda *args, **named: planted(true, *args, **named)
 
 
-def nothing(true: Any, *given: Any, **named: Any) -> None:
+def nothing(true: Any, *args: Any, **named: Any) -> None:
     """The check is not made."""

@@ -21,9 +21,9 @@ from tests.simulation.log import Log
 from tests.simulation.store import Store
 
 
-def _uncounted(true: Any, self: Replica, *given: Any) -> None:
+def _uncounted(true: Any, self: Replica, *args: Any) -> None:
     """A snapshot does not bring back the count of refused controls."""
-    true(self, *given)
+    true(self, *args)
     self.refused_controls = 0
 
 
@@ -52,13 +52,13 @@ def _uncopied(true: Any, self: Replica) -> Any:
     return _Late(true(self), self)
 
 
-def _older_instead(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> bool:
+def _older_instead(true: Any, self: Store, model: str, incarnation: str, *args: Any) -> bool:
     """A slow writer's snapshot takes the place of a newer one."""
     log = self.log(model, incarnation)
     stored = log.snapshots
     log.snapshots = []
     try:
-        return bool(true(self, model, incarnation, *given))
+        return bool(true(self, model, incarnation, *args))
     finally:
         log.snapshots = [*stored, *log.snapshots][-2:]
 
@@ -70,12 +70,12 @@ async def _counted_prediction(true: Any, self: Replica, batch: Any) -> Any:
     return scores, seq, chain
 
 
-async def _promised(true: Any, *given: Any) -> bool:
+async def _promised(true: Any, *args: Any) -> bool:
     """The store is reported as clean before it is."""
     return True
 
 
-def _forgotten(true: Any, self: RetainedIds, *given: Any) -> None:
+def _forgotten(true: Any, self: RetainedIds, *args: Any) -> None:
     """A snapshot does not bring back who the retained rows are."""
 
 
@@ -86,10 +86,10 @@ def _by_seq(true: Any, self: RetainedIds, digest: bytes) -> None:
     self._entered = entered
 
 
-def _to_the_newest(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> None:
+def _to_the_newest(true: Any, self: Store, model: str, incarnation: str, *args: Any) -> None:
     """The journal is trimmed to the newest snapshot, as if no snapshot were ever damaged."""
-    through, behind = given
-    true(self, model, incarnation, through, None if behind is None else 0)
+    through, later = args
+    true(self, model, incarnation, through, None if later is None else 0)
 
 
 def _left_with_none(true: Any, self: Store, model: str, incarnation: str, before: int) -> None:
@@ -98,10 +98,10 @@ def _left_with_none(true: Any, self: Store, model: str, incarnation: str, before
     log.snapshots = [kept for kept in log.snapshots if kept.seq >= before]
 
 
-def _to_anywhere(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> None:
+def _to_anywhere(true: Any, self: Store, model: str, incarnation: str, *args: Any) -> None:
     """... and the journal before it with them."""
-    through, behind = given
-    true(self, model, incarnation, through, behind or None)
+    through, later = args
+    true(self, model, incarnation, through, later or None)
 
 
 def _whoever_names_it(true: Any, self: Store, log: Log, digest: str) -> None:
@@ -116,10 +116,10 @@ class _Unread:
         self._journal = journal
         self.copy_get = journal.copy_get
 
-    async def read(self, *given: Any) -> Sequence[Entry]:
-        *_, limit = given
-        found: Sequence[Entry] = [] if limit == 1 else await self._journal.read(*given)
-        return found
+    async def read(self, *args: Any) -> Sequence[Entry]:
+        *_, limit = args
+        result: Sequence[Entry] = [] if limit == 1 else await self._journal.read(*args)
+        return result
 
 
 async def _not_asked_again(
@@ -129,9 +129,9 @@ async def _not_asked_again(
     return await true(self, kinds, control, _Unread(journal))
 
 
-def _of_lost_records(true: Any, self: Store, model: str, incarnation: str, *given: Any) -> Any:
+def _of_lost_records(true: Any, self: Store, model: str, incarnation: str, *args: Any) -> Any:
     """A version is taken of records that the log has lost or trimmed."""
-    version, *others = given
+    version, *others = args
     version = msgspec.structs.replace(version, created_ms=1)
     return true(self, model, incarnation, version, *others)
 
@@ -141,7 +141,7 @@ def _as_it_was(true: Any, self: Model, lost: Any) -> None:
     self.count_lost(lost)
 
 
-async def _left_there(true: Any, *given: Any) -> None:
+async def _left_there(true: Any, *args: Any) -> None:
     """A copy that is not named waits for the next trim."""
 
 

@@ -37,16 +37,16 @@ COLUMNS = {
     "missing_indicator": True,
 }
 CROSSES = [["site", "at.hour"], ["zip", "member"]]
-OWN = {"columns": COLUMNS, "crosses": CROSSES}
+COLUMN_SPEC = {"columns": COLUMNS, "crosses": CROSSES}
 
 
 def frame(rows=ROWS):
     """The rows with the types of pandas: NaN, NaT and NA for what is missing."""
-    found = pd.DataFrame(rows)
-    found["at"] = pd.to_datetime(found["at"], utc=True, format="ISO8601")
-    found["member"] = found["member"].astype("boolean")
-    found["site"] = found["site"].astype("category")
-    return found
+    result = pd.DataFrame(rows)
+    result["at"] = pd.to_datetime(result["at"], utc=True, format="ISO8601")
+    result["member"] = result["member"].astype("boolean")
+    result["site"] = result["site"].astype("category")
+    return result
 
 
 def tables():
@@ -87,13 +87,15 @@ def same_state(one, other):
 @pytest.mark.parametrize("kind", tables())
 def test_a_table_gives_the_weights_of_the_server(kind):
     table = tables()[kind]
-    expected = served({"algorithm": "dual_ascent"} | OWN)
-    model = sklearn.DualstreamClassifier(**OWN).partial_fit(table, LABELS, classes=[0, 1])
+    expected = served({"algorithm": "dual_ascent"} | COLUMN_SPEC)
+    model = sklearn.DualstreamClassifier(**COLUMN_SPEC).partial_fit(table, LABELS, classes=[0, 1])
     same_state(model.model_.learner, expected)
     assert np.count_nonzero(expected.weights) > 100
-    ordered = sklearn.DualstreamClassifier(**OWN, passes=1, shuffle=False).fit(table, LABELS)
+    ordered = sklearn.DualstreamClassifier(**COLUMN_SPEC, passes=1, shuffle=False).fit(
+        table, LABELS
+    )
     same_state(ordered.model_.learner, expected)
-    many = river.DualstreamClassifier(**OWN)
+    many = river.DualstreamClassifier(**COLUMN_SPEC)
     if kind == "frame":
         many.learn_many(table, pd.Series(LABELS))
         assert many.predict_many(table).tolist() == (model.predict(table) == 1).tolist()
@@ -106,19 +108,19 @@ def test_a_table_gives_the_weights_of_the_server(kind):
 
 def test_a_portfolio_and_a_regression_are_those_of_the_server():
     table = frame()
-    fitted = sklearn.PortfolioClassifier("twelve", **OWN, shuffle=False).fit(table, LABELS)
-    same_state(fitted.model_.learner, served({"members": "twelve"} | OWN))
-    fitted = sklearn.PortfolioRegressor("ten", **OWN, shuffle=False).fit(table, LABELS)
-    spec = {"members": "ten", "task": "regression"} | OWN
+    fitted = sklearn.PortfolioClassifier("twelve", **COLUMN_SPEC, shuffle=False).fit(table, LABELS)
+    same_state(fitted.model_.learner, served({"members": "twelve"} | COLUMN_SPEC))
+    fitted = sklearn.PortfolioRegressor("ten", **COLUMN_SPEC, shuffle=False).fit(table, LABELS)
+    spec = {"members": "ten", "task": "regression"} | COLUMN_SPEC
     same_state(fitted.model_.learner, served(spec))
-    online = river.PortfolioRegressor("ten", **OWN)
+    online = river.PortfolioRegressor("ten", **COLUMN_SPEC)
     online.learn_many(table, pd.Series(LABELS))
     same_state(online.learner, served(spec))
 
 
 def test_names_of_columns_are_kept_as_scikit_learn_demands():
     table = frame()
-    model = sklearn.DualstreamClassifier(**OWN).fit(table, LABELS)
+    model = sklearn.DualstreamClassifier(**COLUMN_SPEC).fit(table, LABELS)
     assert model.feature_names_in_.tolist() == list(table.columns)
     assert model.n_features_in_ == len(table.columns)
     with pytest.raises(ValueError, match="feature names should match"):
@@ -134,7 +136,7 @@ def test_names_of_columns_are_kept_as_scikit_learn_demands():
 
 
 def test_columns_are_those_of_the_last_fit():
-    model, table = sklearn.DualstreamClassifier(**OWN).fit(frame(), LABELS), frame()
+    model, table = sklearn.DualstreamClassifier(**COLUMN_SPEC).fit(frame(), LABELS), frame()
     scores = model.decision_function(table)
     model.set_params(columns=None, crosses=None)
     assert np.array_equal(model.decision_function(table), scores)
@@ -147,7 +149,7 @@ def test_columns_are_those_of_the_last_fit():
 
 def test_a_grid_search_sets_fields_of_the_specification():
     grid = {"loss": ["logistic", "hinge"], "rho": [0.01, 1.0], "norm": ["none", "row"]}
-    search = GridSearchCV(sklearn.DualstreamClassifier(**OWN, passes=1), grid, cv=2)
+    search = GridSearchCV(sklearn.DualstreamClassifier(**COLUMN_SPEC, passes=1), grid, cv=2)
     search.fit(frame(), LABELS)
     assert len(search.cv_results_["params"]) == 8
     spec = search.best_estimator_.model_.learner.spec
@@ -218,20 +220,20 @@ BAD_ROWS = [
 @pytest.mark.parametrize(("rows", "reason"), BAD_ROWS)
 def test_bad_rows_are_refused(rows, reason):
     y = [0, 1][: len(rows)]
-    model = sklearn.DualstreamClassifier(**OWN)
+    model = sklearn.DualstreamClassifier(**COLUMN_SPEC)
     with pytest.raises(ValueError, match=reason):
         model.partial_fit(rows, y, classes=[0, 1])
     assert not hasattr(model, "model_")
 
 
 def test_labels_are_checked():
-    model = sklearn.DualstreamClassifier(**OWN)
+    model = sklearn.DualstreamClassifier(**COLUMN_SPEC)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.fit(ROWS, LABELS[1:])
     with pytest.raises(ValueError, match="y is needed"):
         model.fit(ROWS, None)
     with pytest.raises(ValueError, match="a finite number, got nan"):
-        sklearn.DualstreamRegressor(**OWN).fit(ROWS, [np.nan] * 60)
+        sklearn.DualstreamRegressor(**COLUMN_SPEC).fit(ROWS, [np.nan] * 60)
 
 
 def test_what_is_missing_is_declared():

@@ -71,11 +71,11 @@ def same_state(one, other):
 def test_learn_many_is_learn_one_to_the_bit(name):
     task = name.split(",")[0]
     one, many = MODELS[name].clone(), MODELS[name].clone()
-    for place, (x, y) in enumerate(zip(ROWS, LABELS[task], strict=True)):
+    for index, (x, y) in enumerate(zip(ROWS, LABELS[task], strict=True)):
         one.learn_one(x, y)
-        if place == 2:
+        if index == 2:
             one = copy.deepcopy(one)
-        if place == 4:
+        if index == 4:
             one = pickle.loads(pickle.dumps(one))
     many.learn_many(FRAME, pd.Series(LABELS[task], index=FRAME.index, dtype=object))
     same_state(one, many)
@@ -118,10 +118,10 @@ def test_a_portfolio_is_the_learner_of_hashed_rows(name):
     task = name.split(",")[0]
     model = MODELS[name].clone()
     learner = make_learner({"algorithm": "portfolio", "task": task, "features": "hashed"})
-    places = NamePlaces(18)
+    positions = NamePlaces(18)
     for x, y in zip(ROWS, LABELS[task], strict=True):
         features = {str(feature): value for feature, value in x.items()}
-        indices, values = hash_row(features, places)
+        indices, values = hash_row(features, positions)
         batch = Batch.from_csr([0, len(indices)], indices, values, [float(y)], dim=1 << 18)
         score = float(learner.predict(batch)[0])
         assert model.predict_one(x) == (score >= 0.0 if task == "binary" else score)
@@ -227,8 +227,8 @@ def test_a_label_that_is_no_label_is_refused_and_leaves_no_trace(label):
             assert model.learner.samples == 0
             model.learn_one({"a": 1.0}, 1)
             model.learn_one({"a": -1.0}, 0)
-            known = {0, 1} if task == "multiclass" else {False, True}
-            assert set(model.predict_proba_one({"a": 1.0})) == known
+            previous = {0, 1} if task == "multiclass" else {False, True}
+            assert set(model.predict_proba_one({"a": 1.0})) == previous
     for model in (DualstreamRegressor("dual_ascent"), PortfolioRegressor()):
         with pytest.raises((ValueError, TypeError)):
             model.learn_one({"a": 1.0}, label)

@@ -155,8 +155,8 @@ def test_fields_of_a_portfolio_are_those_of_its_specification(rows):
     assert model.model_.learner.spec == portfolio(**fields).spec
     assert [one.name for one in model.members_] == ["one", "adagrad-1"]
     two, number = PortfolioClassifier().fit(x, classes == 1), PortfolioRegressor().fit(x, numbers)
-    for fitted, known in ((two, PRESETS["full"]), (number, REGRESSION_PRESETS["full"])):
-        assert [one.name for one in fitted.members_] == [one["name"] for one in known]
+    for fitted, previous in ((two, PRESETS["full"]), (number, REGRESSION_PRESETS["full"])):
+        assert [one.name for one in fitted.members_] == [one["name"] for one in previous]
 
 
 def test_members_are_shown_of_one_portfolio(rows):
@@ -281,8 +281,10 @@ def test_rows_that_fit_leaves_out_are_shown():
 def test_solvers_imports_no_library_of_an_extra():
     code = "import sys; from dualstream import solvers;"
     code += "print({'sklearn', 'river', 'pandas'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "set()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "set()"
 
 
 def test_the_example_of_the_document_prints_what_it_says(capsys):

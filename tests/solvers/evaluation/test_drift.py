@@ -42,32 +42,32 @@ def rivers(losses):
         "adwin": river_drift.ADWIN(delta=0.002),
         "page_hinkley": river_drift.PageHinkley(delta=0.005, threshold=50),
     }
-    found = []
+    results = []
     for row, loss in enumerate(losses.tolist(), 1):
         for name, detector in detectors.items():
             detector.update(loss)
             if detector.drift_detected:
-                found.append((name, row))
-    return found, detectors["adwin"]
+                results.append((name, row))
+    return results, detectors["adwin"]
 
 
 def events_of(losses):
     """Events of all rows, although only the last EVENTS are kept."""
-    watch, found = DriftWatch(), []
+    watch, results = DriftWatch(), []
     for at in range(0, len(losses), 500):
         piece = losses[at : at + 500]
         before = sum(itertools.chain(*(c.values() for c in watch.counts().values())))
         watch.watch(piece, np.ones(len(piece), bool), at + 1, at)
         after = sum(itertools.chain(*(c.values() for c in watch.counts().values())))
         assert after - before <= EVENTS
-        found += watch.events()[-(after - before) :] if after > before else []
-    return found, watch
+        results += watch.events()[-(after - before) :] if after > before else []
+    return results, watch
 
 
 def check_against_river(losses):
-    found, watch = events_of(losses)
+    result, watch = events_of(losses)
     theirs, adwin = rivers(losses)
-    assert [(event.detector, event.rows) for event in found] == theirs
+    assert [(event.detector, event.rows) for event in result] == theirs
     if not adwin.drift_detected:
         assert watch.width == adwin.width
         assert watch.mean == pytest.approx(adwin.estimation, rel=1e-12)
@@ -111,9 +111,9 @@ def test_an_event_tells_row_place_and_direction():
     learned[1::2] = False  # rejected rows have a log position but are not counted as learned
     watch = DriftWatch()
     watch.watch(np.repeat(losses, 2), learned, 1001, 0)
-    found = [event for event in watch.events() if event.detector == "adwin"]
-    assert [event.rising for event in found] == [True, False]
-    for event, jump in zip(found, (n, 2 * n), strict=True):
+    results = [event for event in watch.events() if event.detector == "adwin"]
+    assert [event.rising for event in results] == [True, False]
+    for event, jump in zip(results, (n, 2 * n), strict=True):
         assert jump < event.rows <= jump + 200
         assert event.seq == 1001 + 2 * (event.rows - 1)
     assert watch.counts()["adwin"] == {"rising": 1, "falling": 1}
@@ -177,14 +177,14 @@ def alarms(watch):
 @pytest.mark.parametrize("kind", STATIONARY)
 def test_few_alarms_on_stationary_losses_of_any_unit(kind):
     """At most half an alarm in 20,000 rows, and the same ones in every unit."""
-    found = np.zeros(2)
+    result = np.zeros(2)
     for seed in range(50):
         losses = noise(kind, seed, 20_000)
         ours = alarms(scaled(losses))
-        found += ours
+        result += ours
         for exponent in range(-12, 13, 2) if seed < 10 else ():
             assert alarms(scaled(losses * 10.0**exponent)) == ours, (seed, exponent)
-    assert (found / 50 <= 0.5).all(), found
+    assert (result / 50 <= 0.5).all(), result
 
 
 @pytest.mark.skipif(DISABLED, reason="too slow without compiled kernels")

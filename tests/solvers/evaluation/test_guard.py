@@ -18,7 +18,7 @@ def trips_by_definition(values: list[float], times: float) -> list[tuple[int, in
     """The looks that trip, and the last good one before each; the history restarts after a trip."""
     slowest = 1.0 - FIELDS["every"] / FIELDS["history"]
     good: list[float] = []
-    found, bad, calm = [], 0, -1
+    results, bad, calm = [], 0, -1
     for look, value in enumerate(values):
         limit = math.inf
         if len(good) >= FIELDS["after"] / FIELDS["every"]:
@@ -32,9 +32,9 @@ def trips_by_definition(values: list[float], times: float) -> list[tuple[int, in
         else:
             good, bad, calm = [*good, value], 0, look
         if bad == 2:
-            found.append((look, calm))
+            results.append((look, calm))
             good, bad, calm = [], 0, look
-    return found
+    return results
 
 
 def norm_by_numpy(learner: Any) -> float:
@@ -90,7 +90,7 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
 
     before = None
     for cuts in ([N], sorted(np.random.default_rng(0).integers(0, N + 1, 30).tolist()) + [N]):
-        guard, learner, found, done = guard_of(spec), make_learner(spec), [], 0
+        guard, learner, results, done = guard_of(spec), make_learner(spec), [], 0
         for cut in cuts:
             while done < cut:
                 some = batch[done : min(cut, done + guard.rows_to_look)]
@@ -98,12 +98,12 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
                 done += len(some)
                 for trip in guard.look(learner, int(seqs[done - 1])):
                     assert trip.value > trip.limit
-                    found.append((trip.seq, trip.quantity, trip.calm_seq))
+                    results.append((trip.seq, trip.quantity, trip.calm_seq))
                     guard.begin_anew(trip.seq, trip.quantity)
             # A copy of the state continues identically.
             state, guard = guard.state(), guard_of(spec)
             guard.restore(state)
-        assert sorted(found) == sorted(expected)
+        assert sorted(results) == sorted(expected)
         assert before in (None, dump(guard.state(), {}))
         before = dump(guard.state(), {})
     if spec["algorithm"] in ("dual_ascent", "sgd", "passive_aggressive"):
@@ -149,15 +149,15 @@ def test_it_is_written_out_only_where_it_is_asked_for():
     assert "guard" not in plain and guard_of(plain) is None
     for off in ("off", {"mode": "off", "loss": 3.0}):
         assert resolve_spec({"algorithm": "sgd", **FEATURES, "guard": off}) == plain
-    found = resolve_spec({"guard": "pause"})
-    assert found["algorithm"] == "portfolio" and resolve_spec(found) == found
-    assert found["guard"] == {
+    result = resolve_spec({"guard": "pause"})
+    assert result["algorithm"] == "portfolio" and resolve_spec(result) == result
+    assert result["guard"] == {
         "mode": "pause", "loss": 2.0, "norm": 10.0, "deviations": 4.0,
         "every": 100, "patience": 2, "history": 10_000, "after": 1000,
     }  # fmt: skip
     classes = resolve_spec({"task": "multiclass", "guard": "warn"})
     assert classes["guard"]["norm"] is None
-    member = {"members": [{"algorithm": "sgd", "guard": "warn"}], "features": found["features"]}
+    member = {"members": [{"algorithm": "sgd", "guard": "warn"}], "features": result["features"]}
     with pytest.raises(InvalidSpec, match="guard"):
         resolve_spec({"algorithm": "portfolio", **member})
 

@@ -21,10 +21,10 @@ def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(subtests):
         with subtests.test(name=name):
             spec = resolve_spec(SPECS[name])
             batch = stream(spec, 40)
-            own = make_learner(spec).learn(batch)
-            got = AsServed(spec).put(served(batch, own.scores), own)
-            assert np.array_equal(got.scores, own.scores, equal_nan=True)
-            np.testing.assert_allclose(got.losses, own.losses, rtol=1e-9, atol=1e-12)
+            mine = make_learner(spec).learn(batch)
+            got = AsServed(spec).put(served(batch, mine.scores), mine)
+            assert np.array_equal(got.scores, mine.scores, equal_nan=True)
+            np.testing.assert_allclose(got.losses, mine.losses, rtol=1e-9, atol=1e-12)
 
 
 def test_only_models_of_classes_and_dc_cannot():
@@ -47,31 +47,31 @@ def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
         mixed.served[2:], scores[2:], equal_nan=True
     )
     one, other = make_learner(spec), make_learner(spec)
-    own, late = one.learn(plain), other.learn(batch)
+    mine, late = one.learn(plain), other.learn(batch)
     assert all(
         np.array_equal(a, b)
         for a, b in zip(one.state().values(), other.state().values(), strict=True)
     )
     got = AsServed(spec).put(batch, late)
-    known = np.isfinite(scores)
-    assert np.array_equal(got.scores[known], scores[known])
-    assert np.array_equal(got.scores[~known], own.scores[~known])
-    expected = np.log1p(np.exp(-plain.labels[known] * scores[known]))
-    np.testing.assert_allclose(got.losses[known], expected, rtol=1e-12)
-    assert AsServed(spec).put(plain, own) is own
+    previous = np.isfinite(scores)
+    assert np.array_equal(got.scores[previous], scores[previous])
+    assert np.array_equal(got.scores[~previous], mine.scores[~previous])
+    expected = np.log1p(np.exp(-plain.labels[previous] * scores[previous]))
+    np.testing.assert_allclose(got.losses[previous], expected, rtol=1e-12)
+    assert AsServed(spec).put(plain, mine) is mine
     # The metrics have the same bits for every split into batches.
     whole, parts = make_progressive(spec), make_progressive(spec)
     whole.count(batch, got)
     for at in range(len(batch)):
         piece = batch[at : at + 1]
-        parts.count(piece, AsServed(spec).put(piece, own[at : at + 1]))
+        parts.count(piece, AsServed(spec).put(piece, mine[at : at + 1]))
     assert all(
         np.array_equal(a, b)
         for a, b in zip(whole.state().values(), parts.state().values(), strict=True)
     )
     ranked = roc_auc_score(plain.labels, got.scores)
     assert whole.summary()["rolling"]["auc"] == pytest.approx(ranked)
-    assert ranked != roc_auc_score(plain.labels, own.scores)
+    assert ranked != roc_auc_score(plain.labels, mine.scores)
 
 
 def test_an_absurd_score_stays_a_number():

@@ -69,12 +69,12 @@ def test_binary_metrics_are_the_plain_ones():
     summary = metrics.summary()
     assert summary["rows"] == metrics.rows == learned.sum()
     for name, (loss, error, log_loss, most_frequent, last) in three_views(rows).items():
-        found = summary[name]
-        assert found["loss"] == pytest.approx(loss)
-        assert found["error_rate"] == pytest.approx(error)
-        assert found["log_loss"] == pytest.approx(log_loss)
-        assert found["baselines"]["most_frequent"]["error_rate"] == pytest.approx(most_frequent)
-        assert found["baselines"]["last_label"]["error_rate"] == pytest.approx(last)
+        result = summary[name]
+        assert result["loss"] == pytest.approx(loss)
+        assert result["error_rate"] == pytest.approx(error)
+        assert result["log_loss"] == pytest.approx(log_loss)
+        assert result["baselines"]["most_frequent"]["error_rate"] == pytest.approx(most_frequent)
+        assert result["baselines"]["last_label"]["error_rate"] == pytest.approx(last)
     assert summary["rolling"]["rows"] == min(1000, learned.sum())
 
 
@@ -90,10 +90,10 @@ def test_regression_metrics_are_the_plain_ones():
         seen.append(y)
     summary = metrics.summary()
     for name, (loss, mae, mse, mean_mae, mean_mse, last_mae, last_mse) in three_views(rows).items():
-        found = summary[name]
-        assert found["loss"] == pytest.approx(loss)
-        assert (found["mae"], found["rmse"]) == pytest.approx((mae, math.sqrt(mse)))
-        mean, last = found["baselines"]["running_mean"], found["baselines"]["last_label"]
+        result = summary[name]
+        assert result["loss"] == pytest.approx(loss)
+        assert (result["mae"], result["rmse"]) == pytest.approx((mae, math.sqrt(mse)))
+        mean, last = result["baselines"]["running_mean"], result["baselines"]["last_label"]
         assert (mean["mae"], mean["rmse"]) == pytest.approx((mean_mae, math.sqrt(mean_mse)))
         assert (last["mae"], last["rmse"]) == pytest.approx((last_mae, math.sqrt(last_mse)))
 
@@ -115,11 +115,11 @@ def one(metrics, y, z=0.0):
 
 
 def errors(metrics):
-    found = metrics.summary()["since_start"]
+    result = metrics.summary()["since_start"]
     return [
-        found["error_rate"],
-        found["baselines"]["most_frequent"]["error_rate"],
-        found["baselines"]["last_label"]["error_rate"],
+        result["error_rate"],
+        result["baselines"]["most_frequent"]["error_rate"],
+        result["baselines"]["last_label"]["error_rate"],
     ]
 
 
@@ -174,9 +174,9 @@ def test_scores_are_log_odds_where_the_learner_gives_probabilities(algorithm, ta
     outcome = learner.learn(batch)
     metrics.count(batch, outcome)
     if task == "binary":
-        given = learner.probabilities(outcome.scores)
-        own = np.where(labels > 0.0, given, 1.0 - given)
-        expected = pytest.approx(-np.log(own).mean())
+        inputs = learner.probabilities(outcome.scores)
+        mine = np.where(labels > 0.0, inputs, 1.0 - inputs)
+        expected = pytest.approx(-np.log(mine).mean())
     else:
         expected = pytest.approx(outcome.log_losses.mean()) if is_classes else None
     assert metrics.summary()["since_start"].get("log_loss") == expected
@@ -186,8 +186,8 @@ def test_one_absurd_row_does_not_make_a_mean_infinite():
     metrics = Progressive("regression")
     metrics.update(np.array([-1e100]), np.array([1e300]), np.array([1e307]), np.ones(1, bool))
     one(metrics, 1.0)
-    found = metrics.summary()["since_start"]
-    assert all(math.isfinite(found[name]) for name in ("loss", "mae", "rmse"))
+    result = metrics.summary()["since_start"]
+    assert all(math.isfinite(result[name]) for name in ("loss", "mae", "rmse"))
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
@@ -236,7 +236,7 @@ def test_no_state_of_another_shape_is_restored():
         assert dump(metrics.state(), {}) == before
 
 
-def counted(cuts, asked, task="binary"):
+def counted(cuts, request, task="binary"):
     """The bytes of the metrics of a stream, split into batches, and read after some of them."""
     labels, scores, losses, learned = stream(task, 600)
     metrics = Progressive(task)
@@ -246,7 +246,7 @@ def counted(cuts, asked, task="binary"):
         batch = Batch.from_dense(np.zeros((n, 1)), labels[rows])
         outcome = Outcome(scores[rows], losses[rows], np.ones(n, bool), ~learned[rows])
         metrics.count(batch, outcome, first + 1)
-        if first in asked:
+        if first in request:
             metrics.summary()
     return dump(metrics.state(), {})
 
@@ -255,8 +255,8 @@ def counted(cuts, asked, task="binary"):
 @given(st.sets(st.integers(1, 599), max_size=60), st.data())
 def test_rows_that_wait_until_somebody_asks_are_counted_as_if_he_always_did(cuts, data):
     cuts = sorted(cuts)
-    asked = data.draw(st.sets(st.sampled_from([0, *cuts]))) if cuts else set()
-    assert counted(cuts, asked) == counted(cuts, set()) == counted([], set())
+    request = data.draw(st.sets(st.sampled_from([0, *cuts]))) if cuts else set()
+    assert counted(cuts, request) == counted(cuts, set()) == counted([], set())
 
 
 def test_few_rows_wait_and_they_hold_nothing_else():

@@ -59,18 +59,18 @@ def counted(labels, scores, learned=None, **options):
 
 def bins_of(scores):
     bins = np.zeros((2, BINS), np.int64)
-    found = []
+    results = []
     for k in range(len(scores)):
         count_bins(scores[k : k + 1], np.ones(1, np.uint8), bins)
-        found.append(int(np.flatnonzero(bins[1])[0]))
+        results.append(int(np.flatnonzero(bins[1])[0]))
         bins[:] = 0
-    return np.array(found)
+    return np.array(results)
 
 
-def assert_exact(found, positive, scores):
-    assert found["auc"] == pytest.approx(roc_auc_score(positive, scores), abs=1e-12)
+def assert_exact(result, positive, scores):
+    assert result["auc"] == pytest.approx(roc_auc_score(positive, scores), abs=1e-12)
     precision = average_precision_score(positive, scores)
-    assert found["average_precision"] == pytest.approx(precision, abs=1e-12)
+    assert result["average_precision"] == pytest.approx(precision, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -109,11 +109,11 @@ def bounds(positive, bins):
 def test_figures_since_start_are_those_of_scores_rounded_to_bins(name):
     labels, scores = STREAMS[name]
     positive, bins = labels > 0.0, bins_of(scores)
-    found = counted(labels, scores).summary()["since_start"]
-    assert_exact(found, positive, bins)
+    result = counted(labels, scores).summary()["since_start"]
+    assert_exact(result, positive, bins)
     auc, precision = bounds(positive, bins)
-    assert abs(found["auc"] - roc_auc_score(positive, scores)) <= auc + 1e-12
-    moved = abs(found["average_precision"] - average_precision_score(positive, scores))
+    assert abs(result["auc"] - roc_auc_score(positive, scores)) <= auc + 1e-12
+    moved = abs(result["average_precision"] - average_precision_score(positive, scores))
     assert moved <= precision + 1e-12
 
 
@@ -121,10 +121,10 @@ def test_figures_since_start_are_those_of_scores_rounded_to_bins(name):
 def test_bins_move_the_figures_little(name):
     labels, scores = STREAMS[name]
     positive = labels > 0.0
-    found = counted(labels, scores).summary()["since_start"]
-    assert found["auc"] == pytest.approx(roc_auc_score(positive, scores), abs=0.002)
+    result = counted(labels, scores).summary()["since_start"]
+    assert result["auc"] == pytest.approx(roc_auc_score(positive, scores), abs=0.002)
     precision = average_precision_score(positive, scores)
-    assert found["average_precision"] == pytest.approx(precision, abs=0.01)
+    assert result["average_precision"] == pytest.approx(precision, abs=0.01)
 
 
 def test_bins_are_ordered_and_as_narrow_as_stated():
@@ -238,8 +238,8 @@ def test_memory_is_counted_and_bins_come_with_the_first_older_row():
     few, many = counted(labels[:10], scores[:10]), counted(labels, scores)
     plain = Progressive("binary")
     plain.update(labels[:10], scores[:10], np.zeros(10), np.ones(10, bool))
-    held = few._counted.bytes_held - plain._counted.bytes_held
-    assert 9 * RECENT < held < 9 * RECENT + 1000
+    kept = few._counted.bytes_held - plain._counted.bytes_held
+    assert 9 * RECENT < kept < 9 * RECENT + 1000
     ranking = many._counted.ranking
     assert ranking.bytes_held - few._counted.ranking.bytes_held == 16 * BINS
     assert Ranking().state(0)["ranking_scores"].size == 0

@@ -43,15 +43,15 @@ def rows(seed, count, bad):
     Those of `bad` have a spike.
     """
     rng = random.Random(seed)
-    found = []
+    results = []
     for n in range(count):
         row = {"price": rng.gauss(0, 1), "site": rng.choice("abc")}
         if rng.random() < 0.8:
             row["at.age"] = 1_000.0 * n - 60_000.0 - rng.choice([0.0, 0.25, 3_600.0, 1e9])
         if rng.random() < 0.4:
             row["seen.at.age"] = rng.choice([1e-6, 1_700_000_000.5, -5e9, 1e9 + n])
-        found.append(row | ({"spike": 1e100} if n in bad else {}))
-    return found
+        results.append(row | ({"spike": 1e100} if n in bad else {}))
+    return results
 
 
 def stream(name, seed=0, count=N, bad=()):
@@ -64,84 +64,84 @@ def stream(name, seed=0, count=N, bad=()):
 
 
 def of_classes(made, classes):
-    own = (made.indptr, made.indices, made.values, made.labels, made.weights)
-    return Batch(*own, made.dim, classes)
+    mine = (made.indptr, made.indices, made.values, made.labels, made.weights)
+    return Batch(*mine, made.dim, classes)
 
 
 def with_ages(batch, newest=None):
     """The definition, row by row; with `newest` no row moves it."""
-    learns, found = newest is None, []
+    learns, results = newest is None, []
     newest = {AT: -math.inf, SEEN: -math.inf} if newest is None else newest
     for row, weight in zip(rows_of(batch), batch.weights, strict=True):
         last = {j: max(newest[j], row[j]) for j in newest if j in row}
         aged = row | {j: math.log(1.0 + (last[j] - row[j])) for j in last}
-        found.append({j: x for j, x in aged.items() if x != 0.0})
+        results.append({j: x for j, x in aged.items() if x != 0.0})
         if weight > 0.0 and learns:
             newest |= last
-    return of_classes(batch_of(found, batch.dim, batch.labels, batch.weights), batch.classes)
+    return of_classes(batch_of(results, batch.dim, batch.labels, batch.weights), batch.classes)
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_learners_see_the_ages_of_the_definition(name):
     learner, plain = make_learner(spec_of(name)), make_learner(spec_of(name, {}))
-    given = stream(name)
-    outcome, expected = learner.learn(given), plain.learn(with_ages(given))
+    inputs = stream(name)
+    outcome, expected = learner.learn(inputs), plain.learn(with_ages(inputs))
     assert outcome.scores.tobytes() == expected.scores.tobytes()
     assert as_bytes(under("core.", learner.state())) == as_bytes(plain.state())
     assert learner.weights.tobytes() == plain.weights.tobytes()
     assert learner.samples == plain.samples
     assert hasattr(learner, "members") == hasattr(plain, "members")
-    counted = [row for row, weight in zip(rows_of(given), given.weights, strict=True) if weight]
+    counted = [row for row, weight in zip(rows_of(inputs), inputs.weights, strict=True) if weight]
     newest = {j: max(row[j] for row in counted if j in row) for j in (AT, SEEN)}
-    asked = stream(name, seed=5)
-    expected = with_ages(asked, newest)
-    assert learner.predict(asked).tobytes() == plain.predict(expected).tobytes()
-    if given.classes:
-        found = learner.predict_classes(asked)
-        assert found.scores.tobytes() == plain.predict_classes(expected).scores.tobytes()
-    one, other = explain(learner, asked[3:4]), explain(plain, expected[3:4])
+    request = stream(name, seed=5)
+    expected = with_ages(request, newest)
+    assert learner.predict(request).tobytes() == plain.predict(expected).tobytes()
+    if inputs.classes:
+        result = learner.predict_classes(request)
+        assert result.scores.tobytes() == plain.predict_classes(expected).scores.tobytes()
+    one, other = explain(learner, request[3:4]), explain(plain, expected[3:4])
     assert one.contributions.tobytes() == other.contributions.tobytes()
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_batch_equals_rows_and_restored_learner_continues(name):
-    given = stream(name)
+    inputs = stream(name)
     whole, single, other = (make_learner(spec_of(name)) for _ in range(3))
-    whole.learn(given)
+    whole.learn(inputs)
     for i in range(N):
         if i == N // 3:
             other.learn(stream(name, seed=1, count=9))
             other.restore(single.state())
             single = other
-        before, row = as_bytes(single.state()), given[i : i + 1]
+        before, row = as_bytes(single.state()), inputs[i : i + 1]
         score = single.predict(row)
         assert as_bytes(single.state()) == before
-        assert single.learn(row).scores.tobytes() == score.tobytes() or given.classes
+        assert single.learn(row).scores.tobytes() == score.tobytes() or inputs.classes
     assert as_bytes(whole.state()) == as_bytes(single.state())
 
 
 @pytest.mark.parametrize("count", [1, 7, N])
 def test_rejected_rows_do_not_move_the_newest_time(count):
     bad = [20, 21, 60, N - 1]
-    given = stream("regression", bad=bad)
+    inputs = stream("regression", bad=bad)
     learner, without = make_learner(spec_of("regression")), make_learner(spec_of("regression"))
     learner.learn(batch_of([{SPIKE: 1e60}], 1 << BITS, [1e80]))
     without.restore(learner.state())
     # The square of a score of a spike overflows now.
-    outcomes = [learner.learn(given[at : at + count]) for at in range(0, N, count)]
+    outcomes = [learner.learn(inputs[at : at + count]) for at in range(0, N, count)]
     rejected = np.concatenate([one.rejected for one in outcomes])
     assert np.flatnonzero(rejected).tolist() == bad
-    without.learn(given.take(np.flatnonzero(~rejected)))
+    without.learn(inputs.take(np.flatnonzero(~rejected)))
     assert as_bytes(learner.state()) == as_bytes(without.state())
 
 
 @pytest.mark.parametrize("name", ["sgd", "dual_ascent"])
 def test_a_refit_enters_a_model_with_ages(name):
     learner, plain = make_learner(spec_of(name)), make_learner(spec_of(name, {}))
-    given = stream(name)
-    learner.learn(given)
-    plain.learn(with_ages(given))
-    for one, rows in ((learner, given), (plain, with_ages(given))):
+    inputs = stream(name)
+    learner.learn(inputs)
+    plain.learn(with_ages(inputs))
+    for one, rows in ((learner, inputs), (plain, with_ages(inputs))):
         refit = begin_refit(problems_of(one), refit_methods(one.spec)[0], 1e-6, 200, rows)
         assert refit.run()
         enter_refit(one, refit.refitted().arrays)
@@ -149,11 +149,11 @@ def test_a_refit_enters_a_model_with_ages(name):
 
 
 def test_a_window_of_a_refit_counts_ages_from_its_first_row():
-    learner, given = make_learner(spec_of("sgd")), stream("sgd")
+    learner, inputs = make_learner(spec_of("sgd")), stream("sgd")
     learner.learn(stream("sgd", seed=3))
     before = as_bytes(learner.state())
-    seen, _ = learner.window(given)
-    assert [dict(row) for row in rows_of(seen)] == rows_of(with_ages(given))
+    seen, _ = learner.window(inputs)
+    assert [dict(row) for row in rows_of(seen)] == rows_of(with_ages(inputs))
     assert as_bytes(learner.state()) == before
 
 

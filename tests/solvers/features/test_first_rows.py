@@ -119,11 +119,11 @@ def test_after_the_first_rows_a_model_is_one_that_never_had_the_broken_number(na
     earlier, sound = make_unguarded(name), make_learner(spec_of(name))
     earlier.learn(first.with_labels(first.labels, batch.classes))
     out = earlier.learn(batch[ROWS:N])
-    found = sound.learn(batch)
-    assert found.scores[ROWS:].tobytes() == out.scores.tobytes()
-    own = sound.state()
-    assert own.pop("first.samples") == 0
-    assert dump(own, {}) == dump(earlier.state(), {})
+    result = sound.learn(batch)
+    assert result.scores[ROWS:].tobytes() == out.scores.tobytes()
+    mine = sound.state()
+    assert mine.pop("first.samples") == 0
+    assert dump(mine, {}) == dump(earlier.state(), {})
     assert sound.samples == len(batch)
 
 
@@ -145,14 +145,14 @@ def test_any_batches_and_a_restored_state_give_the_same_bits(name):
     whole, expected = make_learner(spec_of(name)), None
     scores = whole.learn(batch).scores
     for ends in ([1, 2, 9, last, last + 1, last + 2, 120], [last, 120], [last + 1, 120], [30, 120]):
-        model, start, found = make_learner(spec_of(name)), 0, []
+        model, start, results = make_learner(spec_of(name)), 0, []
         for end in ends:
             restored = make_learner(spec_of(name))
             restored.restore(model.state())
             model = restored
-            found.append(model.learn(batch[start:end]).scores)
+            results.append(model.learn(batch[start:end]).scores)
             start = end
-        assert np.concatenate(found)[last + 1 :].tobytes() == scores[last + 1 :].tobytes()
+        assert np.concatenate(results)[last + 1 :].tobytes() == scores[last + 1 :].tobytes()
         expected = expected or dump(model.state(), {})
         assert dump(model.state(), {}) == expected == dump(whole.state(), {})
     assert whole.samples == len(batch) and whole.state()["first.samples"] > 0
@@ -229,7 +229,7 @@ def test_damaged_first_rows_are_refused_and_change_nothing(kind, name, change):
     before, state = dump(other.state(), {}), model.state()
     if change is None:
         fresh = make_learner(spec_of(kind)).state()
-        damaged = fresh | {own: state[own] for own in state if own.startswith("first.")}
+        damaged = fresh | {mine: state[mine] for mine in state if mine.startswith("first.")}
     else:
         damaged = state | {name: change(state[name])}
     with pytest.raises(CorruptState):
@@ -244,13 +244,13 @@ def sound_numbers(numbers):
     middle = sorted(numbers)[len(numbers) // 2]
     distances = sorted(abs(number - middle) for number in numbers)
     limit = math.inf
-    for place in range(len(numbers) - 3, len(numbers)):
-        smaller = [d for d in distances[:place] if d > 0.0]
+    for index in range(len(numbers) - 3, len(numbers)):
+        smaller = [d for d in distances[:index] if d > 0.0]
         reach = {0: 125_000.0, 1: 125_000.0, 2: 350.0}.get(len(smaller), 50.0)
         scale = smaller[-1] if smaller else abs(middle)
-        is_far = 0.0 < reach * scale < distances[place]
+        is_far = 0.0 < reach * scale < distances[index]
         if is_far:
-            limit = min(limit, distances[place - 1])
+            limit = min(limit, distances[index - 1])
     kept = [number for number in numbers if abs(number - middle) <= limit]
     return [min(max(number, min(kept)), max(kept)) for number in numbers]
 
@@ -266,12 +266,12 @@ def test_broken_numbers_are_those_of_the_definition(seed):
     x = np.clip(x, -1e100, 1e100)
     x *= rng.random(x.shape) < rng.choice([0.03, 0.1, 0.5, 1.0, 1.0], 5000)
     labels = x[:, 1].copy()
-    found = sound_rows(Batch.from_dense(x, labels), True)
+    result = sound_rows(Batch.from_dense(x, labels), True)
     dense = np.zeros_like(x)
-    dense[np.repeat(np.arange(ROWS), np.diff(found.indptr)), found.indices] = found.values
+    dense[np.repeat(np.arange(ROWS), np.diff(result.indptr)), result.indices] = result.values
     expected = np.array([sound_numbers(column) for column in x.T.tolist()]).T
     assert np.array_equal(dense, np.where(x != 0.0, expected, 0.0))
-    assert found.labels.tolist() == sound_numbers(labels.tolist())
+    assert result.labels.tolist() == sound_numbers(labels.tolist())
     changed = (dense != x).any(0)
     assert 50 < changed.sum() < 4000
     assert sound_rows(Batch.from_dense(x[:, ~changed], labels), False) is None
@@ -282,9 +282,9 @@ def test_a_few_large_numbers_among_equal_ones_are_left_alone():
     x[[3, 9, 20], [0, 1, 1]] = 12_345.0, 999.0, 5.0
     assert sound_rows(Batch.from_dense(x, x[:, 0]), True) is None
     x[3, 0] = 1e6
-    found = sound_rows(Batch.from_dense(x, x[:, 1]), True)
-    assert found.values[9] == -1.0
-    assert found.labels.tolist() == x[:, 1].tolist()
+    result = sound_rows(Batch.from_dense(x, x[:, 1]), True)
+    assert result.values[9] == -1.0
+    assert result.labels.tolist() == x[:, 1].tolist()
 
 
 def test_a_column_that_is_wide_and_rare_is_left_alone():

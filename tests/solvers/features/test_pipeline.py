@@ -138,20 +138,20 @@ class Picky:
 @pytest.mark.parametrize("stages", STAGES | MAPS)
 @pytest.mark.parametrize("cuts", [[], [1, 2, 3, 55, 56, 57], [20, 21, 22, 90], list(range(1, 120))])
 def test_a_rejected_row_leaves_no_trace_in_any_stage(stages, cuts):
-    places = [20, 21, 55, 56, 57, 58, 90, 119]
+    positions = [20, 21, 55, 56, 57, 58, 90, 119]
     spec = resolve_spec(spec_of(stages, task="regression"))
     batch = mixed_rows(120)
-    batch.labels[places] = 99.0
+    batch.labels[positions] = 99.0
     learner, other = make_staged(spec, Picky), make_learner(spec)
     outcomes = []
     for begin, end in zip([0, *cuts], [*cuts, 120], strict=True):
         outcomes.append(learner.learn(batch[begin:end]))
     outcome = Outcome.joined(outcomes)
-    assert np.flatnonzero(outcome.rejected).tolist() == places
-    good = np.delete(np.arange(120), places)
+    assert np.flatnonzero(outcome.rejected).tolist() == positions
+    good = np.delete(np.arange(120), positions)
     expected = other.learn(batch.take(good))
     assert outcome.scores[good].tobytes() == expected.scores.tobytes()
-    assert np.isnan(outcome.scores[places]).all()
+    assert np.isnan(outcome.scores[positions]).all()
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 

@@ -19,9 +19,9 @@ from tests.solvers.support import as_bytes, mixed_rows
 OPTIONS = [(0.25, True), (0.0, True), (0.25, False), (0.6, True)]
 
 
-def assert_close(found, expected):
-    assert len(found) == len(expected)
-    for i, (row, reference) in enumerate(zip(rows_of(found), expected, strict=True)):
+def assert_close(result, expected):
+    assert len(result) == len(expected)
+    for i, (row, reference) in enumerate(zip(rows_of(result), expected, strict=True)):
         assert list(row) == sorted(reference), i
         for j, h in reference.items():
             assert row[j] == pytest.approx(h, rel=1e-12, abs=1e-12), (i, j)
@@ -121,9 +121,9 @@ def test_published_mistakes_are_met_by_steps_of_fixed_strength(name):
     u, strength, loss, scores = np.zeros(301), 30.0, make_loss("logistic"), []
     for i, y in enumerate(np.where(batch.labels > 0, 1.0, -1.0)):
         entries = slice(rows.indptr[i], rows.indptr[i + 1])
-        places, h = np.append(rows.indices[entries], 300), np.append(rows.values[entries], 1.0)
-        scores.append(h @ u[places] / strength)
-        u[places] += loss.dual_step(scores[-1], h @ h / strength, y) * h
+        positions, h = np.append(rows.indices[entries], 300), np.append(rows.values[entries], 1.0)
+        scores.append(h @ u[positions] / strength)
+        u[positions] += loss.dual_step(scores[-1], h @ h / strength, y) * h
     wrong = 100 * np.mean((np.array(scores) >= 0) != (batch.labels > 0))
     streams = json.loads((GOLDEN / "streams.json").read_text())["streams"]
     assert round(wrong, 3) == pytest.approx(

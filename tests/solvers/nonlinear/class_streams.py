@@ -13,12 +13,12 @@ def clusters(n, classes, dim=3, seed=0, late=0, is_rounded=False, weights=None):
     """
     rng = np.random.default_rng(seed)
     centres = 2.0 * rng.normal(size=(3 * classes, dim))
-    own = rng.integers(0, 3 * classes, n)
-    own[:late] = rng.integers(0, 3, late) * classes + rng.integers(0, 1 + 2 * classes // 3, late)
-    x = centres[own] + 0.3 * rng.normal(size=(n, dim))
+    mine = rng.integers(0, 3 * classes, n)
+    mine[:late] = rng.integers(0, 3, late) * classes + rng.integers(0, 1 + 2 * classes // 3, late)
+    x = centres[mine] + 0.3 * rng.normal(size=(n, dim))
     if is_rounded:
         x = np.round(x)
-    labels, names = class_places([class_text(int(k)) for k in own % classes])
+    labels, names = class_places([class_text(int(k)) for k in mine % classes])
     return Batch.from_dense(x, labels, weights).with_labels(labels, names), x
 
 
@@ -33,5 +33,5 @@ def learner_of_classes(dim, **spec):
 def wrong_rows(learner, batch):
     """Which rows get another class, before they are learned."""
     out = learner.learn(batch)
-    found = [out.classes[k] if k >= 0 else None for k in out.predicted]
-    return np.array([a != b for a, b in zip(found, texts_of(batch), strict=True)])
+    results = [out.classes[k] if k >= 0 else None for k in out.predicted]
+    return np.array([a != b for a, b in zip(results, texts_of(batch), strict=True)])

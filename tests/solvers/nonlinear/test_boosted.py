@@ -97,10 +97,10 @@ def test_scores_are_those_of_trees_grown_from_the_raw_rows(task, loss):
     batch = batch.from_dense(x, y)
     fields = {"loss": loss} if task == "regression" else {}
     learner, reference = learner_of(3, task=task, **SPEC, **fields), Reference(task, loss)
-    found = learner.learn(batch).scores
+    result = learner.learn(batch).scores
     for row in range(len(batch)):
         expected = reference.score(x[row])
-        assert found[row] == pytest.approx(expected, abs=2e-4 * (1.0 + abs(expected))), row
+        assert result[row] == pytest.approx(expected, abs=2e-4 * (1.0 + abs(expected))), row
         reference.learn(x[row], y[row])
 
 
@@ -115,8 +115,8 @@ def test_medians_are_those_of_rows_repeated_by_their_weights(scale):
         # Rows outside of the range, of which one is the least of all, do not count.
         order = np.concatenate([[n], rows, [n]]).astype(np.int32)
         values, weights = np.append(values, -1e99), np.append(weights, 1e6)
-        found = kernels.median_of(values, weights, order, 1, n + 1)
-        assert found == np.median(np.repeat(values[:n], weights[:n].astype(int)))
+        result = kernels.median_of(values, weights, order, 1, n + 1)
+        assert result == np.median(np.repeat(values[:n], weights[:n].astype(int)))
         assert sorted(order[1:-1]) == list(range(n)) and order[0] == order[-1] == n
 
 

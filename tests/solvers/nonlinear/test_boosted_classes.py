@@ -49,7 +49,7 @@ class Reference:
 
     def grow(self):
         outputs = 1 + len(self.classes)
-        x, target = [row for row, _ in self.rows], np.array([own for _, own in self.rows])
+        x, target = [row for row, _ in self.rows], np.array([mine for _, mine in self.rows])
         self.trees = [*self.trees, None][-TREES:][:-1]
         self.base = np.log(np.bincount(target, minlength=outputs) + 0.5)
         p = np.array([softmax(self.margins(row)) for row in x])
@@ -61,8 +61,8 @@ class Reference:
         k = len(self.classes)
         step = 2.0 / 3.0 * SPEC["step"] * max(0.5, 1.0 - 1.0 / k)
         values = [
-            -step * slopes[own].sum(axis=0) / ((p[own] * (1.0 - p[own])).sum(axis=0) + RIDGE)
-            for own, _ in leaves
+            -step * slopes[mine].sum(axis=0) / ((p[mine] * (1.0 - p[mine])).sum(axis=0) + RIDGE)
+            for mine, _ in leaves
         ]
         self.trees.append(tree_of([conditions for _, conditions in leaves], values))
         self.grown += 1
@@ -72,9 +72,9 @@ def test_log_odds_are_those_of_trees_grown_from_the_raw_rows():
     batch, x = clusters(260, 5, late=150, is_rounded=True)
     learner, reference = learner_of_classes(3, **SPEC), Reference()
     for row, text in enumerate(texts_of(batch)):
-        found = learner.predict_classes(batch[row : row + 1]).scores[0]
+        result = learner.predict_classes(batch[row : row + 1]).scores[0]
         expected = reference.odds(x[row])
-        assert found == pytest.approx(expected, abs=2e-4 * (1.0 + np.abs(expected).max(initial=0)))
+        assert result == pytest.approx(expected, abs=2e-4 * (1.0 + np.abs(expected).max(initial=0)))
         learner.learn(batch[row : row + 1])
         reference.learn(x[row], text)
 
@@ -99,8 +99,8 @@ def test_margins_in_the_ring_are_those_of_the_living_trees(monkeypatch):
     state = learner.state()
     assert len(learner.classes) == 20 and state["scorer.rows_held"] == 1024 // 32
     scorer = learner._known.scorer
-    held = scorer._margins.astype(np.float64)[:, :21]
+    kept = scorer._margins.astype(np.float64)[:, :21]
     order = np.r_[state["scorer.at"] : 32, 0 : state["scorer.at"]]
     now = learner.predict_classes(batch[-32:]).scores
-    p = np.array([softmax(margins) for margins in held[order]])
+    p = np.array([softmax(margins) for margins in kept[order]])
     assert np.log(p / (1.0 - p))[:, 1:] == pytest.approx(now, abs=1e-3)

@@ -56,8 +56,8 @@ def test_one_broken_label_does_little_harm(name, row, label, level):
     x, truth = table()
     y = truth + level
     y[row] = label
-    found = float(errors(name, x, y, truth + level)[1000:].mean())
-    assert found < (1.2 if name == "boosted" else 1.1) * unbroken(name, level)
+    result = float(errors(name, x, y, truth + level)[1000:].mean())
+    assert result < (1.2 if name == "boosted" else 1.1) * unbroken(name, level)
 
 
 @COMPILED
@@ -67,8 +67,8 @@ def test_a_step_of_the_labels_passes_as_before(bend):
     x, y = table(5200, bend)
     stepped = y.copy()
     stepped[5000:] += 500.0
-    found = errors("full", x, stepped)
-    assert found[5100:].mean() < 10.0 * found[4000:5000].mean()
+    result = errors("full", x, stepped)
+    assert result[5100:].mean() < 10.0 * result[4000:5000].mean()
 
 
 def spread_of(name, state, score):

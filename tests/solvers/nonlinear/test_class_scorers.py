@@ -35,10 +35,10 @@ def test_log_odds_are_those_of_a_softmax(size):
     margins = rng.normal(size=(200, size)) * rng.choice([0.1, 1.0, 10.0], (200, 1))
     margins[0], margins[1], margins[2] = 0.0, 1e300, -1e300
     margins[3], margins[3, 0] = 0.0, 20.0
-    found = np.empty_like(margins)
-    log_odds_of(margins, found)
+    result = np.empty_like(margins)
+    log_odds_of(margins, result)
     limited = np.clip(margins, -300.0, 300.0)
-    for row, of_row in zip(limited, found, strict=True):
+    for row, of_row in zip(limited, result, strict=True):
         for c in range(size):
             others = np.delete(row, c)
             top = others.max()
@@ -117,18 +117,18 @@ def test_a_step_of_the_net_is_along_the_gradient_of_the_log_loss():
     (parts, sums), (now, _) = numbers(before), numbers(after)
     p = probabilities(parts)
     assert scores == pytest.approx(np.log(p / (1.0 - p))[1:], rel=1e-9)
-    own = 1 + learner.classes.index(row.classes[int(row.labels[0])])
+    mine = 1 + learner.classes.index(row.classes[int(row.labels[0])])
     checked = 0
     for name, array in parts.items():
-        for place in np.ndindex(array.shape):
+        for index in np.ndindex(array.shape):
             eps = 1e-6
             up, down = ({k: v.copy() for k, v in parts.items()} for _ in range(2))
-            up[name][place] += eps
-            down[name][place] -= eps
-            losses = [-math.log(probabilities(moved)[own]) for moved in (up, down)]
+            up[name][index] += eps
+            down[name][index] -= eps
+            losses = [-math.log(probabilities(moved)[mine]) for moved in (up, down)]
             slope = (losses[0] - losses[1]) / (2 * eps)
-            expected = array[place] - step * slope / math.sqrt(sums[name][place] + slope**2)
-            assert now[name][place] == pytest.approx(expected, abs=2e-5), (name, place)
+            expected = array[index] - step * slope / math.sqrt(sums[name][index] + slope**2)
+            assert now[name][index] == pytest.approx(expected, abs=2e-5), (name, index)
             checked += slope != 0.0
     assert checked > 20
 

@@ -61,18 +61,18 @@ def test_a_hundred_thousand_features_take_no_more_room():
 def test_a_table_continues_from_its_state():
     rng = np.random.default_rng(0)
     table, k = DenseColumns(), np.zeros(N_OF_COLUMNS, np.int64)
-    copy, own = DenseColumns(), np.zeros(N_OF_COLUMNS, np.int64)
+    copy, mine = DenseColumns(), np.zeros(N_OF_COLUMNS, np.int64)
     for row in range(2500):
         features = np.unique(rng.zipf(1.3, 12) % 5000)
         count(table, k, features)
         if row > 700:
-            count(copy, own, features)
+            count(copy, mine, features)
         if k[SINCE_REVIEW] == REVIEW_ROWS:
             changed = table.review(k)
             if row > 700:
-                assert copy.review(own) == changed
+                assert copy.review(mine) == changed
         if row == 700:
-            copy.restore(table.state(k), 5000, own)
-    assert (k == own).all()
+            copy.restore(table.state(k), 5000, mine)
+    assert (k == mine).all()
     for name, array in table.state(k).items():
-        assert np.array_equal(array, copy.state(own)[name]), name
+        assert np.array_equal(array, copy.state(mine)[name]), name

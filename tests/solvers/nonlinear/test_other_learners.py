@@ -65,14 +65,14 @@ def test_a_step_of_the_net_is_along_the_gradient_of_its_loss():
     }
     checked = 0
     for name, array in parts.items():
-        for place in np.ndindex(array.shape):
+        for index in np.ndindex(array.shape):
             eps = 1e-6
             up, down = ({k: v.copy() for k, v in parts.items()} for _ in range(2))
-            up[name][place] += eps
-            down[name][place] -= eps
+            up[name][index] += eps
+            down[name][index] -= eps
             slope = (loss(up) - loss(down)) / (2 * eps)
-            expected = array[place] - 0.1 * slope / math.sqrt(sums[name][place] + slope**2)
-            assert now[name][place] == pytest.approx(expected, abs=2e-5), (name, place)
+            expected = array[index] - 0.1 * slope / math.sqrt(sums[name][index] + slope**2)
+            assert now[name][index] == pytest.approx(expected, abs=2e-5), (name, index)
             checked += slope != 0.0
     assert checked > 8
 
@@ -81,7 +81,7 @@ def test_a_step_of_the_net_is_along_the_gradient_of_its_loss():
 def test_neighbours_are_those_of_a_search_through_all_rows(task):
     batch = waves(300, 3, task=task)
     learner = learner_of(3, algorithm="neighbours", window=50, neighbours=7, task=task)
-    found = learner.learn(batch).scores
+    result = learner.learn(batch).scores
     x = np.zeros((300, 3))
     for i in range(300):
         part = slice(batch.indptr[i], batch.indptr[i + 1])
@@ -106,7 +106,7 @@ def test_neighbours_are_those_of_a_search_through_all_rows(task):
             else:
                 total = sum(s * t for s, (_, t) in zip(share, near, strict=True))
                 expected = total / sum(share)
-        assert found[i] == pytest.approx(expected, rel=1e-3, abs=1e-4), i
+        assert result[i] == pytest.approx(expected, rel=1e-3, abs=1e-4), i
         standardise.count_moments(3, x[i], moments)
         scaled = [standardise.standardised(float(v), j, moments) for j, v in enumerate(x[i])]
         ring = [*ring, (scaled, y)][-50:]

@@ -45,12 +45,12 @@ def test_splines_that_share_columns_are_those_of_models_alone():
         ("none", None),
         *((str(k), name) for k, name in enumerate(learner.classes)),
     ]:
-        own = batch.labels == (batch.classes.index(name) if name else -1.0)
+        mine = batch.labels == (batch.classes.index(name) if name else -1.0)
         alone = learner_of(WIDTH, algorithm="splines")._learner
-        alone.learn(batch.with_labels(np.where(own, 1.0, -1.0)))
-        expected, found = alone.state(), of_class(state, owner)
-        assert expected.keys() == found.keys()
-        assert [k for k in expected if expected[k].tobytes() != found[k].tobytes()] == []
+        alone.learn(batch.with_labels(np.where(mine, 1.0, -1.0)))
+        expected, result = alone.state(), of_class(state, owner)
+        assert expected.keys() == result.keys()
+        assert [k for k in expected if expected[k].tobytes() != result[k].tobytes()] == []
     assert expected["weights"].any() and expected["n_knots"].max() > 2
 
 
@@ -59,9 +59,11 @@ def test_models_share_one_set_of_columns():
     learner = learner_of_classes(3, members=MEMBERS)
     learner.learn(batch)
     rest = learner._rest
-    found = [one._members._separate[INDEX]._learner for one in (rest.none_of_them, *rest.learners)]
-    assert all(isinstance(one, Splines) for one in found)
-    assert len({id(one._columns) for one in found}) == 1
+    results = [
+        one._members._separate[INDEX]._learner for one in (rest.none_of_them, *rest.learners)
+    ]
+    assert all(isinstance(one, Splines) for one in results)
+    assert len({id(one._columns) for one in results}) == 1
 
 
 @pytest.mark.parametrize("name", ["knots", "ring", "counts"])

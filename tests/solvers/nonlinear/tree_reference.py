@@ -13,14 +13,14 @@ def partition(rows, slopes, bends, most_leaves, least_gain):
     x = np.array(rows)
     leaves, conditions = [np.arange(len(x))], [[]]
     while len(leaves) < most_leaves:
-        found = [(*best_split(x, slopes, bends, own), at) for at, own in enumerate(leaves)]
-        gain, column, edge, at = max(found, key=lambda one: one[0])
+        results = [(*best_split(x, slopes, bends, mine), at) for at, mine in enumerate(leaves)]
+        gain, column, edge, at = max(results, key=lambda one: one[0])
         if gain <= least_gain:
             break
-        own = leaves[at]
-        below = x[own, column] <= edge
-        leaves[at] = own[below]
-        leaves.append(own[~below])
+        mine = leaves[at]
+        below = x[mine, column] <= edge
+        leaves[at] = mine[below]
+        leaves.append(mine[~below])
         conditions.append([*conditions[at], (column, edge, False)])
         conditions[at] = [*conditions[at], (column, edge, True)]
     return list(zip(leaves, conditions, strict=True))

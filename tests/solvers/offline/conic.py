@@ -36,16 +36,16 @@ def _piecewise(x, y, share, penalty, loss):
     zero_of = [(1, loss.gamma == 0.0), (2, np.isinf(loss.hi)), (3, np.isinf(loss.lo))]
     blocks = [sparse.hstack([signed, eye, eye, -eye, eye])]
     rights, cones = [t], [clarabel.ZeroConeT(n)]
-    for place, is_zero in zero_of:
+    for position, is_zero in zero_of:
         if is_zero:
             blocks.append(
-                sparse.hstack([wide, *(eye if k == place else none for k in range(1, 5))])
+                sparse.hstack([wide, *(eye if k == position else none for k in range(1, 5))])
             )
             rights.append(np.zeros(n))
             cones.append(clarabel.ZeroConeT(n))
     bounds = [(2, -1, 0.0), (3, -1, 0.0), (4, 1, loss.eps), (4, -1, loss.eps)]
-    for place, sign, most in bounds:
-        row = [sign * eye if k == place else none for k in range(1, 5)]
+    for position, sign, most in bounds:
+        row = [sign * eye if k == position else none for k in range(1, 5)]
         blocks.append(sparse.hstack([wide, *row]))
         rights.append(np.full(n, most))
         cones.append(clarabel.NonnegativeConeT(n))
@@ -84,6 +84,6 @@ def _solved(quadratic, linear, matrix, right, cones):
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     arguments = sparse.csc_matrix(quadratic), linear, sparse.csc_matrix(matrix), right, cones
-    found = clarabel.DefaultSolver(*arguments, settings).solve()
-    assert str(found.status) == "Solved", found.status
-    return found.obj_val
+    result = clarabel.DefaultSolver(*arguments, settings).solve()
+    assert str(result.status) == "Solved", result.status
+    return result.obj_val

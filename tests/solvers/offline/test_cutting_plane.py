@@ -47,17 +47,17 @@ def test_optimum_is_the_golden_one_in_all_modes_of_the_intercept(case, adult_100
             ("mcpa1", "mcpa", 1e-4, {"parts": 1, "lazy": True}),
         )
     }
-    for name, found in runs.items():
-        assert found.converged
+    for name, result in runs.items():
+        assert result.converged
         for tol in ("0.01", "0.0001"):
-            iterations = next(at for at in found.trace if at.relative_gap <= float(tol)).epochs
+            iterations = next(at for at in result.trace if at.relative_gap <= float(tol)).epochs
             assert iterations <= 1.3 * case[f"iters_{name}_{tol}"], (name, tol)
     assert runs["ocas"].primal / rho == pytest.approx(case["ocas_1e-8"], rel=1e-8)
-    for found in (runs["ocas"], runs["mcpa4"]):
-        assert -1e-9 <= found.primal / rho / case["objective"] - 1 <= 1e-8
-        assert found.dual / rho <= case["objective"] * (1 + 1e-9)
-        assert np.linalg.norm(found.weights) == pytest.approx(case["norm_w"], abs=1e-3)
-        assert found.intercept == pytest.approx(case.get("b", 0.0), abs=1e-3)
+    for result in (runs["ocas"], runs["mcpa4"]):
+        assert -1e-9 <= result.primal / rho / case["objective"] - 1 <= 1e-8
+        assert result.dual / rho <= case["objective"] * (1 + 1e-9)
+        assert np.linalg.norm(result.weights) == pytest.approx(case["norm_w"], abs=1e-3)
+        assert result.intercept == pytest.approx(case.get("b", 0.0), abs=1e-3)
 
 
 def test_each_iteration_is_the_golden_one(adult_1000):
@@ -155,9 +155,9 @@ def test_bounds_contain_the_optimum_at_every_iteration(intercept):
 @pytest.mark.parametrize("method", METHODS)
 def test_one_class_with_a_free_intercept_costs_nothing_and_ends(method):
     batch = Batch.from_dense(np.random.default_rng(0).normal(size=(30, 4)), np.ones(30))
-    found = solve(batch, method, rho=0.1, tol=1e-6, intercept="free")
-    assert found.converged and found.epochs < 10
-    assert found.primal == pytest.approx(0.0, abs=1e-12) and found.dual == 0.0
+    result = solve(batch, method, rho=0.1, tol=1e-6, intercept="free")
+    assert result.converged and result.epochs < 10
+    assert result.primal == pytest.approx(0.0, abs=1e-12) and result.dual == 0.0
 
 
 HARD = {
@@ -176,31 +176,31 @@ def test_hard_rows_are_solved_as_the_outside_solver_has_it(name):
     y = np.where(x[:, 0] > 0, 1.0, -1.0) if y is None else y
     batch = Batch.from_dense(x, y)
     for intercept in INTERCEPTS:
-        found = solve(batch, "mcpa", parts=5, rho=0.02, tol=1e-7, intercept=intercept)
+        result = solve(batch, "mcpa", parts=5, rho=0.02, tol=1e-7, intercept=intercept)
         best = conic.optimum(
             batch, "hinge", 0.02, bias=intercept != "none", free=intercept == "free"
         )
-        assert found.converged, (intercept, found)
-        assert found.primal == pytest.approx(best, rel=1e-6, abs=1e-9)
+        assert result.converged, (intercept, result)
+        assert result.primal == pytest.approx(best, rel=1e-6, abs=1e-9)
 
 
 def test_golden_optimum_with_more_parts_than_rows(adult):
     golden = NUMBERS["edge"]["cuts_P_gt_m"]
     rho = 1.0 / (golden["c_over_m"] * golden["rows"])
-    found = solve(adult[: golden["rows"]], "mcpa", parts=16, rho=rho, tol=1e-9, intercept="free")
-    assert found.primal / rho == pytest.approx(golden["objective"], rel=1e-8)
+    result = solve(adult[: golden["rows"]], "mcpa", parts=16, rho=rho, tol=1e-9, intercept="free")
+    assert result.primal / rho == pytest.approx(golden["objective"], rel=1e-8)
 
 
 @pytest.mark.parametrize("rho", [1e-100, 1e-12, 1e12, 1e100])
 def test_rho_at_the_ends_of_its_range_gives_finite_bounds(rho, adult):
     for intercept in ("penalized", "free"):
-        found = solve(adult[:100], "mcpa", rho=rho, tol=1e-6, intercept=intercept, max_epochs=10)
-        numbers = (found.primal, found.dual, found.gap, found.intercept, found.weights.sum())
+        result = solve(adult[:100], "mcpa", rho=rho, tol=1e-6, intercept=intercept, max_epochs=10)
+        numbers = (result.primal, result.dual, result.gap, result.intercept, result.weights.sum())
         assert np.isfinite(numbers).all()
-        assert found.dual <= found.primal
-        assert found.primal <= 1.0
+        assert result.dual <= result.primal
+        assert result.primal <= 1.0
         if rho > 1.0 and intercept != "free":
-            assert found.converged and found.primal == pytest.approx(1.0, rel=1e-3)
+            assert result.converged and result.primal == pytest.approx(1.0, rel=1e-3)
 
 
 def svm(batch, weights, intercept, c, penalized=False):
@@ -212,17 +212,17 @@ def svm(batch, weights, intercept, c, penalized=False):
 def test_objective_is_that_of_libsvm_and_of_liblinear(adult):
     batch, c = adult[:300], 0.1
     x = dense(batch)
-    asked = {"rho": 1.0 / (c * len(batch)), "tol": 1e-8}
+    options = {"rho": 1.0 / (c * len(batch)), "tol": 1e-8}
     free = SVC(kernel="linear", C=c, tol=1e-8).fit(x, batch.labels)
     theirs = svm(batch, free.coef_[0], free.intercept_[0], c)
-    found = solve(batch, "mcpa", intercept="free", **asked)
-    assert found.primal / asked["rho"] == pytest.approx(theirs, rel=1e-6)
+    result = solve(batch, "mcpa", intercept="free", **options)
+    assert result.primal / options["rho"] == pytest.approx(theirs, rel=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         penalized = LinearSVC(C=c, loss="hinge", tol=1e-9, max_iter=1_000_000).fit(x, batch.labels)
     theirs = svm(batch, penalized.coef_[0], penalized.intercept_[0], c, penalized=True)
-    found = solve(batch, "mcpa", intercept="penalized", **asked)
-    assert found.primal / asked["rho"] == pytest.approx(theirs, rel=1e-6)
+    result = solve(batch, "mcpa", intercept="penalized", **options)
+    assert result.primal / options["rho"] == pytest.approx(theirs, rel=1e-6)
 
 
 def test_objective_on_an_exact_map_is_that_of_the_kernel_machine(adult):
@@ -236,5 +236,5 @@ def test_objective_on_an_exact_map_is_that_of_the_kernel_machine(adult):
     theirs = 0.5 * delta @ gram @ delta + c * np.maximum(0.0, 1.0 - batch.labels * scores).sum()
     mapped = Batch.from_dense(np.linalg.cholesky(gram + 1e-13 * np.eye(len(gram))), batch.labels)
     rho = 1.0 / (c * len(batch))
-    found = solve(mapped, "mcpa", rho=rho, tol=1e-7, intercept="free")
-    assert found.primal / rho == pytest.approx(theirs, rel=1e-6)
+    result = solve(mapped, "mcpa", rho=rho, tol=1e-7, intercept="free")
+    assert result.primal / rho == pytest.approx(theirs, rel=1e-6)

@@ -37,19 +37,19 @@ def parts_of(batch: Batch, ends: tuple[int, ...] = (0, 30, 30, 50, 120)) -> list
 def test_the_optimum_is_that_of_one_machine(cluster, loss):
     batch, kind = rows_for(loss), reference.loss_spec(loss)
     alone = solve(batch, loss=kind, rho=RHO, tol=1e-9, intercept="penalized", max_epochs=50_000)
-    found = fit(parts_of(batch), loss=kind, rho=RHO, tol=1e-6, client=cluster)
-    assert found.converged and 0.0 <= found.gap <= 1e-6 * found.primal
-    assert found.primal == pytest.approx(alone.primal, rel=1e-6)
-    assert found.dual <= alone.primal
-    w = np.append(found.weights, found.intercept)
-    assert found.primal == pytest.approx(primal(batch, w, loss, RHO, bias=True), rel=1e-12)
-    assert [one.gap for one in found.trace][-1] == found.gap and len(
-        found.trace
-    ) == found.rounds + 1
-    assert found.rows == 119  # one has no weight
-    assert found.as_weights()["weights"] == found.weights.tolist()
+    result = fit(parts_of(batch), loss=kind, rho=RHO, tol=1e-6, client=cluster)
+    assert result.converged and 0.0 <= result.gap <= 1e-6 * result.primal
+    assert result.primal == pytest.approx(alone.primal, rel=1e-6)
+    assert result.dual <= alone.primal
+    w = np.append(result.weights, result.intercept)
+    assert result.primal == pytest.approx(primal(batch, w, loss, RHO, bias=True), rel=1e-12)
+    assert [one.gap for one in result.trace][-1] == result.gap and len(
+        result.trace
+    ) == result.rounds + 1
+    assert result.rows == 119  # one has no weight
+    assert result.as_weights()["weights"] == result.weights.tolist()
     # Three partitions have rows: u down, u_k and three numbers up, at each certificate.
-    assert found.bytes_exchanged == len(found.trace) * 3 * (2 * len(w) + 3) * 8
+    assert result.bytes_exchanged == len(result.trace) * 3 * (2 * len(w) + 3) * 8
 
 
 def test_the_gap_is_that_of_the_definition(cluster, monkeypatch):
@@ -99,18 +99,18 @@ def test_a_data_frame_is_fitted_by_the_names_of_its_columns(cluster):
     frame["price"] = rng.normal(size=90) - frame["age"]
     frame["weight"] = rng.choice([0.5, 1.0], 90)
     data = dd.from_pandas(frame, npartitions=3)
-    found = fit(data, "price", weight="weight", loss="squared", rho=RHO, tol=1e-7, client=cluster)
+    result = fit(data, "price", weight="weight", loss="squared", rho=RHO, tol=1e-7, client=cluster)
     x = frame[["age", "member"]].to_numpy(np.float64)
     batch = Batch.from_dense(x, frame["price"], frame["weight"])
     alone = solve(batch, loss="squared", rho=RHO, tol=1e-10, intercept="penalized")
-    assert found.features == ("age", "member")
-    assert found.weights == pytest.approx(alone.weights, abs=1e-4)
-    assert found.as_weights() == {
-        "weights": dict(zip(("age", "member"), found.weights.tolist(), strict=True)),
-        "intercept": found.intercept,
+    assert result.features == ("age", "member")
+    assert result.weights == pytest.approx(alone.weights, abs=1e-4)
+    assert result.as_weights() == {
+        "weights": dict(zip(("age", "member"), result.weights.tolist(), strict=True)),
+        "intercept": result.intercept,
         "rows": 90,
-        "objective": found.primal,
-        "gap": found.gap,
+        "objective": result.primal,
+        "gap": result.gap,
     }
     ended = fit(data, "price", loss="squared", tol=0.0, max_rounds=2, client=cluster)
     assert (ended.status, ended.rounds, len(ended.trace)) == ("max_rounds", 2, 3)

@@ -50,9 +50,9 @@ def test_cutting_planes_reach_what_liblinear_reaches(name, dim, c):
     x, w, b = quietly(LinearSVC(C=c, loss="hinge", tol=1e-7, max_iter=200_000), batch)
     theirs = 0.5 * (w @ w + b * b) + c * np.maximum(0.0, 1.0 - batch.labels * (x @ w + b)).sum()
     rho = 1.0 / (c * len(batch))
-    found = solve(batch, "mcpa", rho=rho, tol=1e-7, intercept="penalized")
-    assert found.primal / rho <= theirs * (1 + 1e-6)
-    assert found.dual / rho <= theirs * (1 + 1e-12)
+    result = solve(batch, "mcpa", rho=rho, tol=1e-7, intercept="penalized")
+    assert result.primal / rho <= theirs * (1 + 1e-6)
+    assert result.dual / rho <= theirs * (1 + 1e-12)
 
 
 def test_l1_reaches_what_liblinear_reaches():
@@ -68,8 +68,8 @@ def test_l1_reaches_what_liblinear_reaches():
     )  # fmt: skip
     x, w, _ = quietly(model, batch)
     theirs = np.logaddexp(0.0, -batch.labels * (x @ w)).mean() + rho * np.abs(w).sum()
-    found = solve(batch, "newton_l1", loss="logistic", rho=rho, tol=1e-9)
-    assert found.primal == pytest.approx(theirs, rel=1e-6)
+    result = solve(batch, "newton_l1", loss="logistic", rho=rho, tol=1e-9)
+    assert result.primal == pytest.approx(theirs, rel=1e-6)
 
 
 def test_milan_is_read_as_the_thesis_reads_it():
@@ -84,8 +84,8 @@ def test_milan_is_read_as_the_thesis_reads_it():
     assert plain.intercept == pytest.approx(outside.intercept_[0], abs=1e-4)
     terms = linear(3, "temp"), linear(6, "SO2"), quadratic(3, "t2"), quadratic(6, "s2")
     basis = [constant(), *terms]
-    found = solve_semiparametric(x, y, basis, 25.0, 0.01, 0.05)
-    assert found.primal <= plain.primal and found.beta_is_unique
+    result = solve_semiparametric(x, y, basis, 25.0, 0.01, 0.05)
+    assert result.primal <= plain.primal and result.beta_is_unique
     # Deaths fall and then rise with temperature, and rise with SO2.
-    b = found.coefficients
+    b = result.coefficients
     assert b["temp"] < 0.0 < b["t2"] and b["SO2"] > 0.0

@@ -27,36 +27,36 @@ def test_optimum_is_the_golden_one(method, cell, adult):
     name, c = cell.split("/C=")
     loss = {"l1": "hinge", "l2": "squared_hinge"}[name]
     rho = 1 / (float(c) * len(adult))
-    found = solve(adult, method, loss=loss, rho=rho, tol=1e-9, max_epochs=100_000)
-    assert found.converged
-    assert found.primal / rho == pytest.approx(golden["primal"], rel=1e-8)
-    assert found.dual / rho <= golden["primal"] * (1 + 1e-12)
-    assert found.dual / rho == pytest.approx(golden["dual_max"], rel=1e-9)
-    assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-3)
-    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], rel=1e-6)
-    assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-2)
-    assert np.count_nonzero(found.weights) == golden["nnz"]
+    result = solve(adult, method, loss=loss, rho=rho, tol=1e-9, max_epochs=100_000)
+    assert result.converged
+    assert result.primal / rho == pytest.approx(golden["primal"], rel=1e-8)
+    assert result.dual / rho <= golden["primal"] * (1 + 1e-12)
+    assert result.dual / rho == pytest.approx(golden["dual_max"], rel=1e-9)
+    assert result.weights[:10] == pytest.approx(golden["w10"], abs=1e-3)
+    assert np.linalg.norm(result.weights) == pytest.approx(golden["norm"], rel=1e-6)
+    assert result.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-2)
+    assert np.count_nonzero(result.weights) == golden["nnz"]
 
 
 @pytest.mark.parametrize("cell", NUMBERS["odca_optimum_l2_rho0.01"])
 def test_optimum_that_replays_come_to_is_that_of_the_golden_rows(cell, adult):
     golden, loss = NUMBERS["odca_optimum_l2_rho0.01"][cell], cell.split("/")[1]
     spec = reference.loss_spec(loss) if loss == "huber" else loss
-    found = solve(golden_rows(loss, adult), "sdca", loss=spec, rho=0.01, tol=1e-11)
-    assert found.converged and found.dual <= golden["optimum"] + 1e-12
-    assert found.primal == pytest.approx(golden["optimum"], rel=1e-10)
-    assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-5)
-    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=1e-5)
-    assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-5)
-    assert np.count_nonzero(found.weights) == golden["nnz"]
+    result = solve(golden_rows(loss, adult), "sdca", loss=spec, rho=0.01, tol=1e-11)
+    assert result.converged and result.dual <= golden["optimum"] + 1e-12
+    assert result.primal == pytest.approx(golden["optimum"], rel=1e-10)
+    assert result.weights[:10] == pytest.approx(golden["w10"], abs=1e-5)
+    assert np.linalg.norm(result.weights) == pytest.approx(golden["norm"], abs=1e-5)
+    assert result.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-5)
+    assert np.count_nonzero(result.weights) == golden["nnz"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_shrinking_changes_the_work_and_not_the_answer(loss, adult):
-    asked = {"loss": loss, "rho": 1e-3, "tol": 1e-7, "max_epochs": 50_000}
+    options = {"loss": loss, "rho": 1e-3, "tol": 1e-7, "max_epochs": 50_000}
     with_it, without = (
-        solve(adult, "dcd", shrinking=shrinking, newton=False, **asked)
+        solve(adult, "dcd", shrinking=shrinking, newton=False, **options)
         for shrinking in (True, False)
     )
     assert with_it.primal == pytest.approx(without.primal, rel=1e-7)
@@ -68,11 +68,11 @@ def test_shrinking_changes_the_work_and_not_the_answer(loss, adult):
 def test_permuted_steps_of_sdca_are_those_of_dcd(loss, adult):
     """Including shrinking; with replacement, rows are visited as in the paper, with the same
     result."""
-    asked = {"loss": loss, "rho": 1e-3, "tol": 1e-7, "max_epochs": 50_000}
-    dcd, sdca = solve(adult, "dcd", **asked), solve(adult, "sdca", **asked)
+    options = {"loss": loss, "rho": 1e-3, "tol": 1e-7, "max_epochs": 50_000}
+    dcd, sdca = solve(adult, "dcd", **options), solve(adult, "sdca", **options)
     assert sdca.method == "sdca" and sdca.epochs == dcd.epochs
     assert sdca.duals.tobytes() == dcd.duals.tobytes()
-    drawn = solve(adult, "sdca", visits="random", **asked)
+    drawn = solve(adult, "sdca", visits="random", **options)
     assert drawn.epochs > sdca.epochs
     assert drawn.primal == pytest.approx(sdca.primal, rel=1e-7)
 
@@ -113,8 +113,8 @@ def test_visits_are_those_of_the_definition(visits):
     rng = np.random.default_rng(3)
     x = rng.standard_normal((60, 5))
     y = np.where(x[:, 0] + 0.5 * rng.standard_normal(60) > 0.0, 1.0, -1.0)
-    asked = {"loss": "hinge", "rho": 1.0 / 60, "tol": 0.0, "shrinking": False, "newton": False}
-    found = solve(Batch.from_dense(x, y), "dcd", visits=visits, max_epochs=5, seed=7, **asked)
+    options = {"loss": "hinge", "rho": 1.0 / 60, "tol": 0.0, "shrinking": False, "newton": False}
+    result = solve(Batch.from_dense(x, y), "dcd", visits=visits, max_epochs=5, seed=7, **options)
     if visits == "cyclic":
         orders = [range(60)] * 5
         kept = solve(
@@ -122,9 +122,9 @@ def test_visits_are_those_of_the_definition(visits):
             "dcd",
             visits=visits,
             max_epochs=5,
-            **(asked | {"shrinking": True}),
+            **(options | {"shrinking": True}),
         )
-        assert np.array_equal(kept.duals, found.duals)
+        assert np.array_equal(kept.duals, result.duals)
     else:
         draws, rows, orders = np.random.default_rng(7), np.arange(60), []
         for _ in range(5):
@@ -134,25 +134,25 @@ def test_visits_are_those_of_the_definition(visits):
                 rows[[at, other]] = rows[[other, at]]
                 order.append(rows[at])
             orders.append(order)
-    assert found.epochs == 5
-    assert found.duals == pytest.approx(by_definition(x, y, orders), abs=1e-12)
+    assert result.epochs == 5
+    assert result.duals == pytest.approx(by_definition(x, y, orders), abs=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 @pytest.mark.parametrize("visits", ["cyclic", "random"])
 def test_every_order_of_visits_comes_to_the_same_optimum(loss, visits):
     batch = sparse_rows()
-    asked = {"loss": loss, "rho": 0.01, "tol": 1e-8}
-    permuted = solve(batch, "dcd", **asked)
+    options = {"loss": loss, "rho": 0.01, "tol": 1e-8}
+    permuted = solve(batch, "dcd", **options)
     for method in ("dcd", "sdca"):
-        other = solve(batch, method, visits=visits, **asked)
+        other = solve(batch, method, visits=visits, **options)
         assert other.converged and other.primal == pytest.approx(permuted.primal, rel=1e-7)
 
 
 def test_visits_in_permuted_order_leave_no_row_out(adult):
-    asked = {"loss": "smooth_hinge", "rho": 0.01, "tol": 1e-6}
+    options = {"loss": "smooth_hinge", "rho": 0.01, "tol": 1e-6}
     permuted, drawn = (
-        solve(adult, "sdca", visits=visits, **asked) for visits in ("permuted", "random")
+        solve(adult, "sdca", visits=visits, **options) for visits in ("permuted", "random")
     )
     assert permuted.epochs < drawn.epochs
     assert permuted.primal == pytest.approx(drawn.primal, rel=1e-6)
@@ -168,19 +168,19 @@ def test_steps_on_all_active_rows_come_to_the_same_and_sooner(adult, intercept, 
     weights = random.integers(0, 4, len(batch)).astype(float)
     columns = batch.indptr, batch.indices, batch.values, batch.labels, weights, batch.dim
     batch = Batch(*columns)
-    asked = {"loss": "squared_hinge", "rho": 1e-4, "intercept": intercept, "max_epochs": 50_000}
+    options = {"loss": "squared_hinge", "rho": 1e-4, "intercept": intercept, "max_epochs": 50_000}
     if is_part:
-        held = random.standard_normal(batch.dim + (intercept == "penalized"))
-        asked |= {"fixed": held, "total": 2.0 * weights.sum()}
-    found = solve(batch, "dcd", tol=1e-13, **asked)
-    passes = solve(batch, "dcd", tol=1e-8, newton=False, **asked)
-    assert found.converged and found.epochs < 0.5 * passes.epochs
-    assert max(found.dual, passes.dual) <= found.primal + 1e-12
-    assert found.primal == pytest.approx(passes.primal, rel=1e-8)
-    assert found.weights == pytest.approx(passes.weights, abs=1e-3)
-    assert np.all(found.duals * np.where(batch.labels > 0, 1.0, -1.0) >= 0.0)
-    begun = solve(batch, "dcd", tol=1e-12, duals=passes.duals, **asked)
-    assert begun.converged and begun.epochs <= found.epochs
+        kept = random.standard_normal(batch.dim + (intercept == "penalized"))
+        options |= {"fixed": kept, "total": 2.0 * weights.sum()}
+    result = solve(batch, "dcd", tol=1e-13, **options)
+    passes = solve(batch, "dcd", tol=1e-8, newton=False, **options)
+    assert result.converged and result.epochs < 0.5 * passes.epochs
+    assert max(result.dual, passes.dual) <= result.primal + 1e-12
+    assert result.primal == pytest.approx(passes.primal, rel=1e-8)
+    assert result.weights == pytest.approx(passes.weights, abs=1e-3)
+    assert np.all(result.duals * np.where(batch.labels > 0, 1.0, -1.0) >= 0.0)
+    begun = solve(batch, "dcd", tol=1e-12, duals=passes.duals, **options)
+    assert begun.converged and begun.epochs <= result.epochs
 
 
 def rows_that_are_hard(name):
@@ -205,15 +205,15 @@ def rows_that_are_hard(name):
 )
 def test_hard_rows_end_with_no_less_than_passes_alone_reach(name, rho):
     batch = rows_that_are_hard(name)
-    asked = {"loss": "squared_hinge", "rho": rho, "tol": 1e-6, "max_epochs": 300}
+    options = {"loss": "squared_hinge", "rho": rho, "tol": 1e-6, "max_epochs": 300}
     for intercept in ("none", "penalized"):
         try:
-            passes = solve(batch, "dcd", newton=False, intercept=intercept, **asked)
+            passes = solve(batch, "dcd", newton=False, intercept=intercept, **options)
         except NotConverged:
             continue
-        found = solve(batch, "dcd", intercept=intercept, **asked)
+        result = solve(batch, "dcd", intercept=intercept, **options)
         # At 1e70 rho is negligible compared with the squares of the rows: 300 passes do not suffice
         # either.
         share = 0.9 if name == "large" else 1 - 1e-6
-        assert found.converged or found.dual >= share * passes.dual
-        assert max(found.dual, passes.dual) <= found.primal * (1 + 1e-12)
+        assert result.converged or result.dual >= share * passes.dual
+        assert max(result.dual, passes.dual) <= result.primal * (1 + 1e-12)

@@ -33,13 +33,13 @@ def primal(batch, w, intercept, loss, rho):
 @pytest.mark.parametrize("lam", OPTIMA)
 def test_optimum_is_the_golden_one(lam, adult):
     golden = OPTIMA[lam]
-    found = solve(adult, "newton_l1", loss="logistic", rho=float(lam), tol=1e-9, intercept="free")
-    assert found.converged
-    assert found.primal == pytest.approx(golden["objective"], abs=1e-10)
-    assert (np.flatnonzero(found.weights) + 1).tolist() == golden["support"]
-    assert found.intercept == pytest.approx(golden["intercept"], abs=1e-6)
+    result = solve(adult, "newton_l1", loss="logistic", rho=float(lam), tol=1e-9, intercept="free")
+    assert result.converged
+    assert result.primal == pytest.approx(golden["objective"], abs=1e-10)
+    assert (np.flatnonzero(result.weights) + 1).tolist() == golden["support"]
+    assert result.intercept == pytest.approx(golden["intercept"], abs=1e-6)
     # The golden norm, cosines and count have the intercept, too.
-    w = np.append(found.weights, found.intercept)
+    w = np.append(result.weights, result.intercept)
     assert w[:10] == pytest.approx(golden["w10"], abs=1e-6)
     assert np.linalg.norm(w) == pytest.approx(golden["norm"], abs=1e-6)
     assert w @ np.cos(np.arange(1, 125)) == pytest.approx(golden["dot_cos"], abs=1e-6)
@@ -54,30 +54,30 @@ def test_the_gap_closes_from_dual_variables_that_are_allowed(loss, intercept, rh
     weights[7] = 0.0
     batch = sparse_rows(weights=weights, binary=loss in MARGIN_LOSSES)
     spec = reference.loss_spec(loss)
-    asked = {"loss": spec, "rho": rho, "intercept": intercept}
-    found = solve(batch, "newton_l1", tol=1e-9, **asked)
-    assert found.converged, found
-    assert found.primal == pytest.approx(
-        primal(batch, found.weights, found.intercept, loss, rho), rel=1e-12
+    options = {"loss": spec, "rho": rho, "intercept": intercept}
+    result = solve(batch, "newton_l1", tol=1e-9, **options)
+    assert result.converged, result
+    assert result.primal == pytest.approx(
+        primal(batch, result.weights, result.intercept, loss, rho), rel=1e-12
     )
     share = batch.weights / batch.weights.sum()
-    assert np.abs(dense(batch).T @ (share * found.duals)).max() <= rho * (1 + 1e-12)
+    assert np.abs(dense(batch).T @ (share * result.duals)).max() <= rho * (1 + 1e-12)
     if intercept == "free":
-        assert abs(share @ found.duals) <= 1e-15
+        assert abs(share @ result.duals) <= 1e-15
     conjugates = [
         reference.conjugate(loss, tau, y, loss_of(loss))
-        for tau, y in zip(found.duals, batch.labels, strict=True)
+        for tau, y in zip(result.duals, batch.labels, strict=True)
     ]
-    assert found.dual == pytest.approx(-share @ conjugates, rel=1e-12)
+    assert result.dual == pytest.approx(-share @ conjugates, rel=1e-12)
     nudged = [
-        primal(batch, found.weights + 1e-4 * d, found.intercept, loss, rho)
+        primal(batch, result.weights + 1e-4 * d, result.intercept, loss, rho)
         for d in np.random.default_rng(0).normal(size=(5, batch.dim))
     ]
-    assert min(nudged) >= found.primal
-    warm = solve(batch, "newton_l1", tol=1e-8, duals=found.duals, **asked)
-    assert warm.converged and warm.trace[0].dual == pytest.approx(found.dual, rel=1e-12)
-    w = np.append(found.weights, found.intercept)
-    assert solve(batch, "newton_l1", tol=1e-8, weights=w, **asked).epochs == 0.0
+    assert min(nudged) >= result.primal
+    warm = solve(batch, "newton_l1", tol=1e-8, duals=result.duals, **options)
+    assert warm.converged and warm.trace[0].dual == pytest.approx(result.dual, rel=1e-12)
+    w = np.append(result.weights, result.intercept)
+    assert solve(batch, "newton_l1", tol=1e-8, weights=w, **options).epochs == 0.0
 
 
 def test_objective_is_that_of_scikit_learn(adult):
@@ -89,10 +89,10 @@ def test_objective_is_that_of_scikit_learn(adult):
             penalty="l1", C=1 / (rho * len(y)), solver="liblinear", fit_intercept=False,
             tol=1e-10, max_iter=10_000,
         ).fit(x, y)  # fmt: skip
-    found = solve(adult, "newton_l1", loss="logistic", rho=rho, tol=1e-10)
+    result = solve(adult, "newton_l1", loss="logistic", rho=rho, tol=1e-10)
     theirs = primal(adult, outside.coef_[0], 0.0, "logistic", rho)
-    assert found.primal == pytest.approx(theirs, rel=1e-6)
-    assert found.dual <= theirs * (1 + 1e-12)
+    assert result.primal == pytest.approx(theirs, rel=1e-6)
+    assert result.dual <= theirs * (1 + 1e-12)
 
 
 def test_hard_rows():
@@ -106,17 +106,19 @@ def test_hard_rows():
         Batch.from_dense(np.zeros((4, 3)), np.tile([1.0, -1.0], 2)),
     ):
         for intercept in ("none", "free"):
-            found = solve(
+            result = solve(
                 batch, "newton_l1", loss="logistic", rho=0.01, tol=1e-7, intercept=intercept
             )
-            assert found.converged, found
+            assert result.converged, result
     one = Batch.from_dense(rng.normal(size=(10, 3)), np.ones(10))
-    found = solve(one, "newton_l1", loss="logistic", rho=0.1, tol=1e-7, intercept="free")
-    assert found.primal <= 1e-9 and found.dual == 0.0
+    result = solve(one, "newton_l1", loss="logistic", rho=0.1, tol=1e-7, intercept="free")
+    assert result.primal <= 1e-9 and result.dual == 0.0
     for rho in (1e-100, 1e100):
-        found = solve(sparse_rows(), "newton_l1", loss="logistic", rho=rho, max_epochs=5)
-        assert np.isfinite(found.weights).all() and found.dual <= found.primal <= np.log(2) + 1e-12
-    assert np.count_nonzero(found.weights) == 0
+        result = solve(sparse_rows(), "newton_l1", loss="logistic", rho=rho, max_epochs=5)
+        assert (
+            np.isfinite(result.weights).all() and result.dual <= result.primal <= np.log(2) + 1e-12
+        )
+    assert np.count_nonzero(result.weights) == 0
 
 
 def test_what_it_cannot_have_is_refused_with_the_reason():

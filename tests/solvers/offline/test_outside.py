@@ -36,8 +36,8 @@ def test_objective_is_that_of_liblinear(loss, method, adult):
     peer = PEERS[loss].fit(x, adult.labels)
     w = np.append(peer.coef_[0], peer.intercept_[0])
     theirs = primal(adult, w, loss, rho, bias=True)
-    asked = {"loss": loss, "rho": rho, "intercept": "penalized", "max_epochs": 50_000}
-    found = solve(adult, method, tol=3e-7, **asked)
-    assert found.converged
-    assert found.primal == pytest.approx(theirs, rel=1e-6)
-    assert found.dual <= theirs
+    options = {"loss": loss, "rho": rho, "intercept": "penalized", "max_epochs": 50_000}
+    result = solve(adult, method, tol=3e-7, **options)
+    assert result.converged
+    assert result.primal == pytest.approx(theirs, rel=1e-6)
+    assert result.dual <= theirs

@@ -60,46 +60,46 @@ def test_trajectory_is_the_golden_one(cell, unit_rows):
 @pytest.mark.parametrize("method", METHODS)
 def test_optimum_is_the_golden_one(method, unit_rows):
     golden = OPTIMA["0.01"]
-    found = solve(unit_rows, method, loss="smooth_hinge", rho=0.01, tol=1e-12, max_epochs=3000)
-    assert found.converged
-    assert found.primal == pytest.approx(golden["primal"], rel=1e-10)
-    assert found.dual == pytest.approx(golden["dual"], rel=1e-10)
-    assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-5)
-    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=1e-5)
-    assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-5)
-    assert np.count_nonzero(np.abs(found.weights) > 1e-6) == golden["nnz"]
+    result = solve(unit_rows, method, loss="smooth_hinge", rho=0.01, tol=1e-12, max_epochs=3000)
+    assert result.converged
+    assert result.primal == pytest.approx(golden["primal"], rel=1e-10)
+    assert result.dual == pytest.approx(golden["dual"], rel=1e-10)
+    assert result.weights[:10] == pytest.approx(golden["w10"], abs=1e-5)
+    assert np.linalg.norm(result.weights) == pytest.approx(golden["norm"], abs=1e-5)
+    assert result.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=1e-5)
+    assert np.count_nonzero(np.abs(result.weights) > 1e-6) == golden["nnz"]
 
 
 @pytest.mark.parametrize("method", ["sdca", "spdc", "asdca", "aspdc_i"])
 def test_badly_conditioned_optimum_is_the_golden_one(method, unit_rows):
     golden = OPTIMA["1e-05"]
-    found = solve(unit_rows, method, loss="smooth_hinge", rho=1e-5, tol=1e-7, max_epochs=3000)
-    assert found.converged
-    assert found.primal == pytest.approx(golden["primal"], rel=2e-7)
-    assert found.dual == pytest.approx(golden["dual"], rel=2e-7)
-    assert found.dual <= golden["primal"] * (1 + 1e-12)
+    result = solve(unit_rows, method, loss="smooth_hinge", rho=1e-5, tol=1e-7, max_epochs=3000)
+    assert result.converged
+    assert result.primal == pytest.approx(golden["primal"], rel=2e-7)
+    assert result.dual == pytest.approx(golden["dual"], rel=2e-7)
+    assert result.dual <= golden["primal"] * (1 + 1e-12)
     # A primal that close leaves the weights |w - w*| <= sqrt(2 gap / rho) = 0.05.
-    assert found.weights[:10] == pytest.approx(golden["w10"], abs=5e-3)
-    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=0.05)
-    assert found.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=0.1)
+    assert result.weights[:10] == pytest.approx(golden["w10"], abs=5e-3)
+    assert np.linalg.norm(result.weights) == pytest.approx(golden["norm"], abs=0.05)
+    assert result.weights @ COSINES == pytest.approx(golden["dot_cos"], abs=0.1)
 
 
 def test_acceleration_helps_where_the_problem_is_badly_conditioned(unit_rows):
-    asked = {"loss": "smooth_hinge", "rho": 1e-5, "tol": 1e-4, "max_epochs": 5000}
-    epochs = {name: solve(unit_rows, name, **asked).epochs for name in ("sdca", "asdca", "spdc")}
+    options = {"loss": "smooth_hinge", "rho": 1e-5, "tol": 1e-4, "max_epochs": 5000}
+    epochs = {name: solve(unit_rows, name, **options).epochs for name in ("sdca", "asdca", "spdc")}
     assert 3 * epochs["asdca"] < epochs["sdca"] and epochs["spdc"] < epochs["sdca"]
 
 
 def test_aspdc_outside_its_condition_is_refused_with_the_reason(unit_rows):
     least = 4 / 500
-    asked = {"loss": "smooth_hinge", "tol": 1e-4}
-    assert solve(unit_rows, "aspdc", rho=least * (1 + 1e-9), **asked).converged
+    options = {"loss": "smooth_hinge", "tol": 1e-4}
+    assert solve(unit_rows, "aspdc", rho=least * (1 + 1e-9), **options).converged
     with pytest.raises(InvalidSpec, match=r"at least 4 R\^2 / \(n gamma\) = 0.008 of these rows"):
-        solve(unit_rows, "aspdc", rho=0.9 * least, **asked)
+        solve(unit_rows, "aspdc", rho=0.9 * least, **options)
     # R^2 of rows four times as long is sixteen times as much, and so is it for heavy rows.
     longer = Batch.from_dense(4 * dense(unit_rows), unit_rows.labels)
     with pytest.raises(InvalidSpec, match="= 0.128 of these rows"):
-        solve(longer, "aspdc", rho=0.1, **asked)
+        solve(longer, "aspdc", rho=0.1, **options)
 
 
 def test_a_certified_stage_ends_when_its_own_gap_is_small(unit_rows):

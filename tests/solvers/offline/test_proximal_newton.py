@@ -35,14 +35,14 @@ def nothing(rows):
 @pytest.mark.parametrize("start", [everything, nothing])
 def test_minimum_is_the_golden_one(lam, start, adult):
     rows, golden = rows_of(adult), OPTIMA[lam]
-    found = minimise(rows, Objective(LOGISTIC, float(lam), 0.0), *start(rows), 1e-11)
-    assert found.objective == pytest.approx(golden["objective"], abs=1e-12)
-    assert (np.flatnonzero(found.weights[:-1]) + 1).tolist() == golden["support"]
-    assert found.weights[-1] == pytest.approx(golden["intercept"], abs=1e-8)
-    assert found.weights[:10] == pytest.approx(golden["w10"], abs=1e-8)
+    result = minimise(rows, Objective(LOGISTIC, float(lam), 0.0), *start(rows), 1e-11)
+    assert result.objective == pytest.approx(golden["objective"], abs=1e-12)
+    assert (np.flatnonzero(result.weights[:-1]) + 1).tolist() == golden["support"]
+    assert result.weights[-1] == pytest.approx(golden["intercept"], abs=1e-8)
+    assert result.weights[:10] == pytest.approx(golden["w10"], abs=1e-8)
     # The golden norm counts the intercept.
-    assert np.linalg.norm(found.weights) == pytest.approx(golden["norm"], abs=1e-8)
-    assert found.optimality <= 1e-11
+    assert np.linalg.norm(result.weights) == pytest.approx(golden["norm"], abs=1e-8)
+    assert result.optimality <= 1e-11
 
 
 def test_minimum_meets_the_conditions_of_optimality(adult, subtests):
@@ -52,12 +52,12 @@ def test_minimum_meets_the_conditions_of_optimality(adult, subtests):
         with subtests.test(loss=loss, lam=lam, sigma=sigma, bias=bias):
             batch = weighted(adult[:200])
             rows = rows_of(batch, bias)
-            found = minimise(rows, Objective(loss.numbers, lam, sigma), *nothing(rows), 1e-10)
-            x, w = dense(batch, bias), found.weights
+            result = minimise(rows, Objective(loss.numbers, lam, sigma), *nothing(rows), 1e-10)
+            x, w = dense(batch, bias), result.weights
             slopes = [loss.slope(z, y) for z, y in zip(x @ w, batch.labels, strict=True)]
             gradient = x.T @ (batch.weights * slopes) / len(x)
             gradient[:-1] += sigma * w[:-1]
-            assert found.gradient == pytest.approx(gradient, abs=1e-12)
+            assert result.gradient == pytest.approx(gradient, abs=1e-12)
             active = w[:-1] != 0.0
             assert gradient[:-1][active] == pytest.approx(-lam * np.sign(w[:-1][active]), abs=1e-8)
             assert np.all(np.abs(gradient[:-1][~active]) <= lam + 1e-8)
@@ -66,7 +66,7 @@ def test_minimum_meets_the_conditions_of_optimality(adult, subtests):
             mean = np.mean(batch.weights * values)
             assert mean_loss(rows, loss.numbers, w) == pytest.approx(mean, abs=1e-12)
             penalty = lam * np.sum(np.abs(w[:-1])) + 0.5 * sigma * np.sum(w[:-1] ** 2)
-            assert found.objective == pytest.approx(mean + penalty, abs=1e-12)
+            assert result.objective == pytest.approx(mean + penalty, abs=1e-12)
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.02, 0.004])
@@ -81,10 +81,10 @@ def test_minimum_is_that_of_scikit_learn(lam):
     ).fit(x, y)
     indptr, indices = np.arange(0, 6001, 40), np.tile(np.arange(40, dtype=np.int32), 150)
     rows = Rows(indptr, indices, x.ravel(), y, np.ones(150), 40, 1.0)
-    found = minimise(rows, Objective(LOGISTIC, lam, 0.0), *nothing(rows), 1e-12)
-    assert found.weights[:-1] == pytest.approx(other.coef_[0], abs=1e-7)
-    assert found.weights[-1] == pytest.approx(other.intercept_[0], abs=1e-7)
-    assert np.array_equal(found.weights[:-1] != 0.0, np.abs(other.coef_[0]) > 1e-9)
+    result = minimise(rows, Objective(LOGISTIC, lam, 0.0), *nothing(rows), 1e-12)
+    assert result.weights[:-1] == pytest.approx(other.coef_[0], abs=1e-7)
+    assert result.weights[-1] == pytest.approx(other.intercept_[0], abs=1e-7)
+    assert np.array_equal(result.weights[:-1] != 0.0, np.abs(other.coef_[0]) > 1e-9)
 
 
 def test_set_without_a_coordinate_of_the_minimum_is_grown(adult):
@@ -92,9 +92,9 @@ def test_set_without_a_coordinate_of_the_minimum_is_grown(adult):
     objective = Objective(LOGISTIC, 0.02, 0.0)
     members = np.zeros(123, bool)
     members[[0, 16]] = True
-    found = minimise(rows, objective, np.zeros(124), members, 1e-11)
+    result = minimise(rows, objective, np.zeros(124), members, 1e-11)
     whole = minimise(rows, objective, *everything(rows), 1e-11)
-    assert found.weights == pytest.approx(whole.weights, abs=1e-9)
+    assert result.weights == pytest.approx(whole.weights, abs=1e-9)
 
 
 def test_equal_columns_and_equal_rows_are_no_obstacle():
@@ -102,15 +102,15 @@ def test_equal_columns_and_equal_rows_are_no_obstacle():
     y = np.tile([1.0, -1.0], 10)
     indptr, indices = np.arange(0, 61, 3), np.tile(np.arange(3, dtype=np.int32), 20)
     rows = Rows(indptr, indices, x.ravel(), y, np.ones(20), 3, 1.0)
-    found = minimise(rows, Objective(LOGISTIC, 0.01, 0.0), *everything(rows), 1e-9)
-    assert found.optimality <= 1e-9
+    result = minimise(rows, Objective(LOGISTIC, 0.01, 0.0), *everything(rows), 1e-9)
+    assert result.optimality <= 1e-9
 
 
 def test_one_class_only_has_an_end(adult):
     rows = rows_of(adult[:50])
     alone = Rows(rows.indptr, rows.indices, rows.values, np.ones(50), rows.weights, rows.width, 1.0)
-    found = minimise(alone, Objective(LOGISTIC, 0.02, 0.0), *nothing(alone), 1e-8)
-    assert found.objective < 1e-6 and np.all(np.isfinite(found.weights))
+    result = minimise(alone, Objective(LOGISTIC, 0.02, 0.0), *nothing(alone), 1e-8)
+    assert result.objective < 1e-6 and np.all(np.isfinite(result.weights))
 
 
 def test_set_that_is_too_large_is_refused(adult, monkeypatch):

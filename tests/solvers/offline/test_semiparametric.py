@@ -64,24 +64,24 @@ def by_clarabel(x, y, psi, gamma, epsilon, c):
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-    found = clarabel.DefaultSolver(
+    result = clarabel.DefaultSolver(
         sparse.csc_matrix(sparse.triu(quadratic_part)), linear_part,
         sparse.csc_matrix(sparse.vstack(rows)), right, [clarabel.NonnegativeConeT(4 * m)], settings,
     ).solve()  # fmt: skip
-    assert str(found.status) in ("Solved", "AlmostSolved")
-    return found.obj_val, np.array(found.x[m : m + k])
+    assert str(result.status) in ("Solved", "AlmostSolved")
+    return result.obj_val, np.array(result.x[m : m + k])
 
 
-def primal(found, x, y, psi, gamma, epsilon, c):
+def primal(result, x, y, psi, gamma, epsilon, c):
     """(4.3) at the answer, from its definition; gap, dual and (4.2)'s constraints are looked at."""
     gram = gaussian(x, x, gamma)
-    off = np.maximum(0.0, np.abs(y - gram @ found.delta - found.beta @ psi) - epsilon)
-    assert np.all(np.abs(found.delta) <= c * (1 + 1e-12))
-    assert np.abs(psi @ found.delta).max(initial=0.0) <= 1e-9 * (1.0 + np.abs(found.delta).sum())
-    dual = y @ found.delta - epsilon * np.abs(found.delta).sum()
-    dual -= 0.5 * found.delta @ gram @ found.delta
-    assert found.dual == pytest.approx(dual, rel=1e-8, abs=1e-10 * np.sum(c))
-    return 0.5 * found.delta @ gram @ found.delta + np.sum(c * off)
+    off = np.maximum(0.0, np.abs(y - gram @ result.delta - result.beta @ psi) - epsilon)
+    assert np.all(np.abs(result.delta) <= c * (1 + 1e-12))
+    assert np.abs(psi @ result.delta).max(initial=0.0) <= 1e-9 * (1.0 + np.abs(result.delta).sum())
+    dual = y @ result.delta - epsilon * np.abs(result.delta).sum()
+    dual -= 0.5 * result.delta @ gram @ result.delta
+    assert result.dual == pytest.approx(dual, rel=1e-8, abs=1e-10 * np.sum(c))
+    return 0.5 * result.delta @ gram @ result.delta + np.sum(c * off)
 
 
 def test_the_mexican_hat_is_the_golden_one():
@@ -96,20 +96,20 @@ def test_the_mexican_hat_is_the_golden_one():
 def test_interior_points_come_to_the_golden_optimum(case, options):
     x, y = mexican_hat(case["m"], case["seed"])
     assert (x.sum(), y.sum()) == pytest.approx((case["sum_x"], case["sum_y"]), rel=1e-12)
-    found = solve_semiparametric(
+    result = solve_semiparametric(
         x, y, HAT_BASIS, HAT["kernel_gamma"], HAT["eps"], case["c"], **options
     )
-    assert found.converged and found.beta_is_unique
-    assert found.primal == pytest.approx(case["primal_objective"], rel=1e-8)
-    assert found.primal == pytest.approx(case["clarabel_objective"], rel=1e-8)
-    assert found.dual <= case["primal_objective"] * (1 + 1e-9)
-    assert list(found.coefficients) == ["sin", "sinc"]
-    assert found.beta == pytest.approx(case["beta"], abs=2e-6)
-    values = found.predict(np.array([[0.5], [5.0 + 1e-12], [7.3]]))
+    assert result.converged and result.beta_is_unique
+    assert result.primal == pytest.approx(case["primal_objective"], rel=1e-8)
+    assert result.primal == pytest.approx(case["clarabel_objective"], rel=1e-8)
+    assert result.dual <= case["primal_objective"] * (1 + 1e-9)
+    assert list(result.coefficients) == ["sin", "sinc"]
+    assert result.beta == pytest.approx(case["beta"], abs=2e-6)
+    values = result.predict(np.array([[0.5], [5.0 + 1e-12], [7.3]]))
     assert values == pytest.approx(case["f_at_0.5_5.0_7.3"], abs=2e-6)
-    assert np.count_nonzero(np.abs(found.delta) > 1e-6 * case["c"]) == case["n_sv_1e-6c"]
+    assert np.count_nonzero(np.abs(result.delta) > 1e-6 * case["c"]) == case["n_sv_1e-6c"]
     if options:
-        assert found.outer <= 1.3 * case["decomp_ipm_nb200_nc40_told1e-4"]["outer"] + 1
+        assert result.outer <= 1.3 * case["decomp_ipm_nb200_nc40_told1e-4"]["outer"] + 1
 
 
 @pytest.mark.parametrize("method", ["pdsg", "mpd"])
@@ -118,13 +118,13 @@ def test_interior_points_come_to_the_golden_optimum(case, options):
 def test_scaled_gradients_and_multipliers_come_near_the_golden_optimum(method, options, case):
     """To 1e-4 if (4.4) holds to 1e-3. That much is proved; a run may need more."""
     x, y = mexican_hat(case["m"], case["seed"])
-    found = solve_semiparametric(
+    result = solve_semiparametric(
         x, y, HAT_BASIS, HAT["kernel_gamma"], HAT["eps"], case["c"], method, tol=1e-4, **options
     )
-    assert found.converged and found.relative_gap <= 1e-4 and found.residual <= 1e-2
-    assert found.primal == pytest.approx(case["primal_objective"], rel=1e-4)
-    assert found.dual <= case["primal_objective"] <= found.primal * (1 + 1e-9)
-    assert found.beta == pytest.approx(case["beta"], abs=5e-3)
+    assert result.converged and result.relative_gap <= 1e-4 and result.residual <= 1e-2
+    assert result.primal == pytest.approx(case["primal_objective"], rel=1e-4)
+    assert result.dual <= case["primal_objective"] <= result.primal * (1 + 1e-9)
+    assert result.beta == pytest.approx(case["beta"], abs=5e-3)
 
 
 @pytest.mark.parametrize("m", [800, 1500])
@@ -139,10 +139,10 @@ def test_multipliers_converge_on_working_sets_nearly_at_their_bounds(m, c):
         (one, waves, sine(0, 2.0 * np.pi), 0.25),
         (two, planes, linear(1), 0.5),
     ):
-        asked = (x, y, [constant(), term], gamma, 0.05, c)
-        best = solve_semiparametric(*asked, **SETS)
-        found = solve_semiparametric(*asked, "mpd", working=200, fresh=40)
-        assert found.converged and found.primal == pytest.approx(best.primal, rel=1e-3)
+        request = (x, y, [constant(), term], gamma, 0.05, c)
+        best = solve_semiparametric(*request, **SETS)
+        result = solve_semiparametric(*request, "mpd", working=200, fresh=40)
+        assert result.converged and result.primal == pytest.approx(best.primal, rel=1e-3)
 
 
 def test_a_basis_of_functions_or_columns_gives_what_its_terms_give():
@@ -152,48 +152,48 @@ def test_a_basis_of_functions_or_columns_gives_what_its_terms_give():
     plain = [term.function for term in HAT_BASIS]
     columns = np.stack([function(x) for function in plain], axis=1)
     weighted = Batch.from_dense(x, y, weights=np.where(np.arange(200) % 7, 1.0, 0.0))
-    asked = (0.25, 0.05, 1.0)
-    named = at_the_top(weighted, None, HAT_BASIS, *asked)
-    functions = at_the_top(weighted, None, plain, *asked)
+    request = (0.25, 0.05, 1.0)
+    named = at_the_top(weighted, None, HAT_BASIS, *request)
+    functions = at_the_top(weighted, None, plain, *request)
     # A column that repeats another is dropped, and still counts in `predict`.
-    given = at_the_top(weighted, None, np.insert(columns, 1, columns[:, 0], axis=1), *asked)
-    assert functions.names == ("psi 1", "psi 2") and given.names == ("column 1", "column 3")
+    inputs = at_the_top(weighted, None, np.insert(columns, 1, columns[:, 0], axis=1), *request)
+    assert functions.names == ("psi 1", "psi 2") and inputs.names == ("column 1", "column 3")
     new = np.linspace(0.1, 9.9, 50)[:, None]
     new_columns = np.stack([plain[0](new), np.zeros(50), plain[1](new)], axis=1)
-    for found, answers in (
+    for result, answers in (
         (functions, functions.predict(new)),
-        (given, given.predict(new, new_columns)),
+        (inputs, inputs.predict(new, new_columns)),
     ):
-        assert np.array_equal(found.beta, named.beta) and np.array_equal(found.delta, named.delta)
+        assert np.array_equal(result.beta, named.beta) and np.array_equal(result.delta, named.delta)
         assert np.array_equal(answers, named.predict(new))
     with pytest.raises(InvalidSpec, match="given for these rows too"):
-        given.predict(new)
+        inputs.predict(new)
     with pytest.raises(ShapeMismatch, match=r"\(50, 2\), expected \(50, 3\)"):
-        given.predict(new, new_columns[:, :2])
+        inputs.predict(new, new_columns[:, :2])
     with pytest.raises(ShapeMismatch, match="200 rows"):
-        at_the_top(x, y, columns[1:], *asked)
+        at_the_top(x, y, columns[1:], *request)
     with pytest.raises(InvalidSpec, match=r"columns \(n, K\)"):
-        at_the_top(x, y, columns[:, 0], *asked)
+        at_the_top(x, y, columns[:, 0], *request)
 
 
 def test_the_printed_hessian_is_not_the_one_used():
     wrong = NUMBERS["svr_wrong_hessian"]
     x, y = mexican_hat(wrong["m"], wrong["seed"])
-    found = solve_semiparametric(x, y, HAT_BASIS, 0.25, 0.05, wrong["c"])
-    assert abs(found.primal - wrong["wrong_value"]) > 1.0
-    assert np.abs(found.beta - wrong["wrong_beta"]).min() > 0.5
+    result = solve_semiparametric(x, y, HAT_BASIS, 0.25, 0.05, wrong["c"])
+    assert abs(result.primal - wrong["wrong_value"]) > 1.0
+    assert np.abs(result.beta - wrong["wrong_beta"]).min() > 0.5
 
 
 def test_a_constant_alone_is_support_vector_regression():
     golden = NUMBERS["svr_vs_sklearn"]
     x, y = mexican_hat(500, 0)
-    found = solve_semiparametric(x, y, [constant()], 0.25, 0.05, 1.0)
+    result = solve_semiparametric(x, y, [constant()], 0.25, 0.05, 1.0)
     outside = SVR(C=1.0, gamma=0.25, epsilon=0.05, tol=1e-8).fit(x, y)
-    assert found.intercept == pytest.approx(golden["beta"], abs=1e-5)
-    assert found.intercept == pytest.approx(outside.intercept_[0], abs=1e-5)
-    assert found.primal == pytest.approx(golden["objective"], rel=1e-6)
+    assert result.intercept == pytest.approx(golden["beta"], abs=1e-5)
+    assert result.intercept == pytest.approx(outside.intercept_[0], abs=1e-5)
+    assert result.primal == pytest.approx(golden["objective"], rel=1e-6)
     fresh = np.linspace(-1.0, 11.0, 50)[:, None]
-    assert found.predict(fresh) == pytest.approx(outside.predict(fresh), abs=1e-5)
+    assert result.predict(fresh) == pytest.approx(outside.predict(fresh), abs=1e-5)
 
 
 @pytest.mark.parametrize(("epsilon", "c"), [(0.1, 0.3), (0.0, 5.0), (0.4, 50.0)])
@@ -210,16 +210,16 @@ def test_weighted_rows_with_many_terms_are_solved_as_the_outside_solver_has_it(e
     batch = Batch.from_dense(x, y, weights)
     best, beta = by_clarabel(x, y, psi, 0.7, epsilon, c * weights)
     for options in ({}, SETS):
-        found = solve_semiparametric(batch, None, basis, 0.7, epsilon, c, tol=1e-8, **options)
-        assert found.converged and found.delta[5] == 0.0
-        assert found.primal == pytest.approx(best, rel=1e-7)
-        assert found.dual <= best * (1 + 1e-8)
-        assert primal(found, x, y, psi, 0.7, epsilon, c * weights) == pytest.approx(
-            found.primal, rel=1e-8
+        result = solve_semiparametric(batch, None, basis, 0.7, epsilon, c, tol=1e-8, **options)
+        assert result.converged and result.delta[5] == 0.0
+        assert result.primal == pytest.approx(best, rel=1e-7)
+        assert result.dual <= best * (1 + 1e-8)
+        assert primal(result, x, y, psi, 0.7, epsilon, c * weights) == pytest.approx(
+            result.primal, rel=1e-8
         )
-        assert found.beta == pytest.approx(beta, abs=1e-3)
-        fit = gaussian(x, x, 0.7) @ found.delta + found.beta @ psi
-        assert found.predict(x) == pytest.approx(fit, abs=1e-9)
+        assert result.beta == pytest.approx(beta, abs=1e-3)
+        fit = gaussian(x, x, 0.7) @ result.delta + result.beta @ psi
+        assert result.predict(x) == pytest.approx(fit, abs=1e-9)
 
 
 def test_terms_that_depend_on_earlier_ones_are_named_and_dropped():
@@ -228,22 +228,22 @@ def test_terms_that_depend_on_earlier_ones_are_named_and_dropped():
     nothing = Function("zero", lambda rows: np.zeros(len(rows)))
     tiny = Function("tiny sine", lambda rows: 1e-90 * np.sin(7.0 * rows[:, 0]))
     basis = [constant(), nothing, linear(0, "slope"), twice, tiny]
-    found = solve_semiparametric(x, y, basis, 0.25, 0.05, 1.0)
-    assert found.dropped == ("zero", "twice x less 3")
-    assert found.names == ("constant", "slope", "tiny sine")
+    result = solve_semiparametric(x, y, basis, 0.25, 0.05, 1.0)
+    assert result.dropped == ("zero", "twice x less 3")
+    assert result.names == ("constant", "slope", "tiny sine")
     kept = [constant(), linear(0), Function("s", lambda rows: np.sin(7.0 * rows[:, 0]))]
     same = solve_semiparametric(x, y, kept, 0.25, 0.05, 1.0)
-    assert found.primal == pytest.approx(same.primal, rel=1e-9)
-    assert found.beta * [1, 1, 1e-90] == pytest.approx(same.beta, abs=1e-5)
+    assert result.primal == pytest.approx(same.primal, rel=1e-9)
+    assert result.beta * [1, 1, 1e-90] == pytest.approx(same.beta, abs=1e-5)
     assert independent(np.array([[1.0, 0.0], [1.0, 1e-12], [0.0, 1.0]])) == [0, 2]
 
 
 def test_without_rows_inside_their_bounds_the_coefficients_are_said_not_to_be_unique():
     x, y = mexican_hat(60, 0)
-    found = solve_semiparametric(x, y, [constant()], 0.25, 10.0, 1.0)
-    assert found.converged and not found.beta_is_unique
-    assert found.primal == pytest.approx(0.0, abs=1e-9) and len(found.support) == 0
-    assert np.all(np.abs(found.predict(x) - y) <= 10.0 + 1e-9)
+    result = solve_semiparametric(x, y, [constant()], 0.25, 10.0, 1.0)
+    assert result.converged and not result.beta_is_unique
+    assert result.primal == pytest.approx(0.0, abs=1e-9) and len(result.support) == 0
+    assert np.all(np.abs(result.predict(x) - y) <= 10.0 + 1e-9)
     unique = solve_semiparametric(x, y, [constant()], 0.25, 0.05, 1.0)
     assert unique.beta_is_unique
 
@@ -271,25 +271,25 @@ def test_hard_windows_are_solved(name):
     for more in ({}, {"working": 20, "fresh": 10}):
         if more and len(y) < 11:
             continue
-        found = solve_semiparametric(
+        result = solve_semiparametric(
             x, y, [constant()], 0.5, 0.01 * size, 2.0 * size, **options, **more
         )
-        assert found.converged, found
-        assert found.dual <= found.primal + 1e-12 * size * size
-        assert np.isfinite(found.predict(x)).all()
+        assert result.converged, result
+        assert result.dual <= result.primal + 1e-12 * size * size
+        assert np.isfinite(result.predict(x)).all()
 
 
 @pytest.mark.parametrize("c", [1e-100, 1e-9, 1e6, 1e30, 1e100])
 def test_c_at_the_ends_of_its_range_gives_an_answer_and_bounds(c):
-    found = solve_semiparametric(X, Y, [constant(), linear(0)], 0.5, 0.05, c)
+    result = solve_semiparametric(X, Y, [constant(), linear(0)], 0.5, 0.05, c)
     # Beyond 1e6 the labels would have to be fitted better than the kernel permits in float64.
-    assert found.converged or c > 1e6
-    assert np.isfinite(found.beta).all() and np.isfinite(found.predict(X)).all()
-    assert 0.0 <= found.dual <= found.primal <= 0.9 * c * np.maximum(np.abs(Y) - 0.05, 0.0).sum()
+    assert result.converged or c > 1e6
+    assert np.isfinite(result.beta).all() and np.isfinite(result.predict(X)).all()
+    assert 0.0 <= result.dual <= result.primal <= 0.9 * c * np.maximum(np.abs(Y) - 0.05, 0.0).sum()
     if c <= 1e-9:
         # The kernel is not worth its price: what is left is the least sum of absolute errors.
-        off = np.maximum(np.abs(Y - found.predict(X)) - 0.05, 0.0).sum()
-        assert found.primal == pytest.approx(c * off, rel=1e-6)
+        off = np.maximum(np.abs(Y - result.predict(X)) - 0.05, 0.0).sum()
+        assert result.primal == pytest.approx(c * off, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", ["ipm", "pdsg", "mpd"])
@@ -301,28 +301,28 @@ def test_a_run_is_cancelled_from_its_callback(method):
         got.append(progress)
         return len(got) == 3
 
-    found = solve_semiparametric(
+    result = solve_semiparametric(
         x, y, [constant()], 0.25, 0.05, 10.0, method, tol=1e-12, callback=watch, **SETS
     )
-    assert found.status == "cancelled" and len(got) == 3
-    assert found.dual <= found.primal <= got[0].primal * (1 + 1e-12)
+    assert result.status == "cancelled" and len(got) == 3
+    assert result.dual <= result.primal <= got[0].primal * (1 + 1e-12)
 
 
 def test_an_earlier_answer_is_where_the_next_begins():
     x, y = mexican_hat(400, 2)
-    asked = (HAT_BASIS, 0.25, 0.05, 1.0)
-    cold = solve_semiparametric(x, y, *asked, **SETS)
-    again = solve_semiparametric(x, y, *asked, start=cold, **SETS)
+    request = (HAT_BASIS, 0.25, 0.05, 1.0)
+    cold = solve_semiparametric(x, y, *request, **SETS)
+    again = solve_semiparametric(x, y, *request, start=cold, **SETS)
     assert again.outer == 1 and again.primal == pytest.approx(cold.primal, rel=1e-6)
-    numbers = solve_semiparametric(x, y, *asked, start=(cold.delta, cold.coefficients), **SETS)
+    numbers = solve_semiparametric(x, y, *request, start=(cold.delta, cold.coefficients), **SETS)
     assert numbers.beta == pytest.approx(again.beta, abs=1e-12)
     # The window has moved on: most of it is where it was.
     moved = np.roll(cold.delta, -20)
     moved[-20:] = 0.0
     x2, y2 = mexican_hat(420, 2)
     new = x2[20:], y2[20:]
-    warm = solve_semiparametric(*new, *asked, start=(moved, cold.coefficients), **SETS)
-    fresh = solve_semiparametric(*new, *asked, **SETS)
+    warm = solve_semiparametric(*new, *request, start=(moved, cold.coefficients), **SETS)
+    fresh = solve_semiparametric(*new, *request, **SETS)
     assert warm.primal == pytest.approx(fresh.primal, rel=2e-6)
 
 
@@ -376,11 +376,11 @@ def test_columns_of_sparse_rows_are_found():
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_words(more, words):
-    asked = {
+    request = {
         "basis": [constant(), linear(0)], "kernel_gamma": 0.5, "epsilon": 0.1, "c": 1.0,
     } | more  # fmt: skip
     with pytest.raises(InvalidSpec) as refused, np.errstate(all="ignore"):
-        solve_semiparametric(X, Y, **asked)
+        solve_semiparametric(X, Y, **request)
     assert words in str(refused.value)
 
 
@@ -391,21 +391,21 @@ def test_rows_that_do_not_fit_are_refused():
         solve_semiparametric(X, Y[:-1], [constant()], 0.5, 0.1, 1.0)
     with pytest.raises(InvalidSpec, match="at least one row with a weight above 0"):
         solve_semiparametric(Batch.from_dense(X, Y, np.zeros(60)), None, [], 0.5, 0.1, 1.0)
-    found = solve_semiparametric(X, Y, [], 0.5, 0.1, 1.0)
-    assert found.converged and found.intercept == 0.0
+    result = solve_semiparametric(X, Y, [], 0.5, 0.1, 1.0)
+    assert result.converged and result.intercept == 0.0
     with pytest.raises(ShapeMismatch, match="rows of width 2, expected 1"):
-        found.predict(np.ones((3, 2)))
+        result.predict(np.ones((3, 2)))
     with pytest.raises(ShapeMismatch, match="start has delta of shape"):
-        solve_semiparametric(X[:-1], Y[:-1], [], 0.5, 0.1, 1.0, start=found, **SETS)
+        solve_semiparametric(X[:-1], Y[:-1], [], 0.5, 0.1, 1.0, start=result, **SETS)
 
 
 def test_working_sets_that_cannot_be_solved_for_end_the_run():
     x, y = mexican_hat(100, 0)
     window = Window(Batch.from_dense(x, y), y, np.ones((1, 100)), 0.25, 0.05, np.ones(100))
-    asked = []
+    requests = []
 
     def never(part, tol, check):
-        asked.append(tol)
+        requests.append(tol)
         return Answer(part.z, part.eta, 1, False)
 
     points = list(
@@ -414,4 +414,4 @@ def test_working_sets_that_cannot_be_solved_for_end_the_run():
             working=50, fresh=10, cache_bytes=10**6, tol=1e-3,
         )
     )  # fmt: skip
-    assert len(points) == 1 and len(asked) == 3 and points[0].dual <= points[0].primal
+    assert len(points) == 1 and len(requests) == 3 and points[0].dual <= points[0].primal

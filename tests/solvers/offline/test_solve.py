@@ -54,7 +54,7 @@ def weighted(loss):
 @pytest.mark.parametrize(("method", "loss"), CELLS)
 def test_every_method_meets_the_outside_optimum_of_every_loss(method, loss, optimum):
     batch, rho = weighted(loss), rho_for(method)
-    found = solve(
+    result = solve(
         batch,
         method,
         loss=reference.loss_spec(loss),
@@ -63,15 +63,15 @@ def test_every_method_meets_the_outside_optimum_of_every_loss(method, loss, opti
         intercept="penalized",
         max_epochs=50_000,
     )
-    assert found.converged and 0.0 <= found.gap <= 1e-8 * found.primal
-    w = np.append(found.weights, found.intercept)
-    assert found.primal == pytest.approx(primal(batch, w, loss, rho, bias=True), rel=1e-12)
-    assert found.primal == pytest.approx(optimum(loss, rho), rel=1e-6)
-    assert found.dual <= optimum(loss, rho) * (1 + 1e-9)
-    if found.duals is not None:
-        by_definition = dual(batch, found.duals, loss, rho, bias=True)
-        assert found.dual == pytest.approx(by_definition, rel=1e-12)
-        assert found.duals[7] == 0.0
+    assert result.converged and 0.0 <= result.gap <= 1e-8 * result.primal
+    w = np.append(result.weights, result.intercept)
+    assert result.primal == pytest.approx(primal(batch, w, loss, rho, bias=True), rel=1e-12)
+    assert result.primal == pytest.approx(optimum(loss, rho), rel=1e-6)
+    assert result.dual <= optimum(loss, rho) * (1 + 1e-9)
+    if result.duals is not None:
+        by_definition = dual(batch, result.duals, loss, rho, bias=True)
+        assert result.dual == pytest.approx(by_definition, rel=1e-12)
+        assert result.duals[7] == 0.0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -98,26 +98,26 @@ def test_progress_is_shown_each_epoch_and_true_ends_the_run(method):
         return len(got) == 3
 
     loss = first_loss(method)
-    found = solve(
+    result = solve(
         rows_for(loss), method, loss=loss, rho=rho_for(method, 1e-4), tol=0.0, callback=watch
     )
-    assert found.status == "cancelled" and len(got) == 3
+    assert result.status == "cancelled" and len(got) == 3
     epochs = [progress.epochs for progress in got]
-    assert epochs == sorted(epochs) and 0.0 < epochs[0] <= 1.0 and found.epochs == epochs[-1]
-    assert found.trace[-1].gap == found.gap >= 0.0
-    assert np.isfinite(found.weights).all()
+    assert epochs == sorted(epochs) and 0.0 < epochs[0] <= 1.0 and result.epochs == epochs[-1]
+    assert result.trace[-1].gap == result.gap >= 0.0
+    assert np.isfinite(result.weights).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_may_not_go_on_says_so_and_is_certified_all_the_same(method):
     loss = first_loss(method)
     rho = rho_for(method, 1e-4)
-    found = solve(rows_for(loss), method, loss=loss, rho=rho, tol=0.0, max_epochs=2)
-    assert found.status == "max_epochs" and not found.converged
+    result = solve(rows_for(loss), method, loss=loss, rho=rho, tol=0.0, max_epochs=2)
+    assert result.status == "max_epochs" and not result.converged
     assert (
-        found.dual
-        <= found.primal
-        == pytest.approx(primal(rows_for(loss), found.weights, loss, rho), rel=1e-12)
+        result.dual
+        <= result.primal
+        == pytest.approx(primal(rows_for(loss), result.weights, loss, rho), rel=1e-12)
     )
 
 
@@ -126,16 +126,16 @@ def test_a_warm_start_is_where_it_left_off(method):
     losses = method_of(method).losses
     loss = "smooth_hinge" if "smooth_hinge" in losses else losses[0]
     batch = rows_for(loss)
-    asked = {"loss": loss, "rho": rho_for(method), "intercept": "penalized", "max_epochs": 50_000}
-    cold = solve(batch, method, tol=1e-7, **asked)
+    options = {"loss": loss, "rho": rho_for(method), "intercept": "penalized", "max_epochs": 50_000}
+    cold = solve(batch, method, tol=1e-7, **options)
     assert cold.epochs > 0.0
-    assert solve(batch, method, tol=1e-6, duals=cold.duals, **asked).epochs == 0.0
+    assert solve(batch, method, tol=1e-6, duals=cold.duals, **options).epochs == 0.0
     w = np.append(cold.weights, cold.intercept)
-    warm = solve(batch, method, tol=1e-7, weights=w, **asked)
+    warm = solve(batch, method, tol=1e-7, weights=w, **options)
     assert warm.converged
     if loss == "smooth_hinge":  # At a kink weights do not say what their dual variables are.
         assert warm.trace[0].gap < 1e-2 * cold.trace[0].gap
-    beyond = solve(batch, method, tol=1e-2, duals=np.full(len(batch), -9.0), **asked)
+    beyond = solve(batch, method, tol=1e-2, duals=np.full(len(batch), -9.0), **options)
     assert beyond.converged
 
 
@@ -144,20 +144,20 @@ def test_a_warm_start_is_where_it_left_off(method):
 def test_rows_that_are_gone_keep_their_part(method, intercept):
     """With fixed optimal duals of some rows, the optimum of the others is the optimum of all."""
     batch = weighted("hinge")
-    asked = {"loss": "hinge", "rho": RHO, "intercept": intercept, "max_epochs": 50_000}
+    options = {"loss": "hinge", "rho": RHO, "intercept": intercept, "max_epochs": 50_000}
     if method == "sdca":  # or dcd makes its steps
-        asked["visits"] = "random"
-    whole = solve(batch, method, tol=1e-9, **asked)
+        options["visits"] = "random"
+    whole = solve(batch, method, tol=1e-9, **options)
     gone, kept = slice(0, 50), batch[50:]
     x = dense(batch, intercept == "penalized")[gone]
     fixed = x.T @ (batch.weights[gone] * whole.duals[gone])
     total = batch.weights.sum()
-    found = solve(kept, method, tol=1e-9, fixed=fixed, total=total, **asked)
-    assert found.weights == pytest.approx(whole.weights, abs=1e-4)
-    assert found.intercept == pytest.approx(whole.intercept, abs=1e-4)
-    u = fixed + dense(kept, intercept == "penalized").T @ (kept.weights * found.duals)
+    result = solve(kept, method, tol=1e-9, fixed=fixed, total=total, **options)
+    assert result.weights == pytest.approx(whole.weights, abs=1e-4)
+    assert result.intercept == pytest.approx(whole.intercept, abs=1e-4)
+    u = fixed + dense(kept, intercept == "penalized").T @ (kept.weights * result.duals)
     w = u / (RHO * total)
-    assert w[:15] == pytest.approx(found.weights, rel=1e-12)
+    assert w[:15] == pytest.approx(result.weights, rel=1e-12)
     losses = [
         max(0.0, 1 - y * z)
         for y, z in zip(
@@ -167,32 +167,34 @@ def test_rows_that_are_gone_keep_their_part(method, intercept):
         )
     ]
     by_definition = kept.weights @ losses / total + RHO / 2 * w @ w - fixed @ w / total
-    assert found.primal == pytest.approx(by_definition, rel=1e-12)
-    assert 0.0 <= found.gap == pytest.approx(found.primal - found.dual, abs=1e-12)
+    assert result.primal == pytest.approx(by_definition, rel=1e-12)
+    assert 0.0 <= result.gap == pytest.approx(result.primal - result.dual, abs=1e-12)
 
 
 def test_awkward_rows_give_a_certified_answer_or_a_clear_error(subtests):
     for kind, method, rho in product(BAD_ROWS, METHODS, [1e-100, 1e-3, 1e100]):
         with subtests.test(kind=kind, method=method, rho=rho):
             batch, loss = BAD_ROWS[kind], first_loss(method)
-            asked = {
+            options = {
                 "loss": loss,
                 "rho": rho,
                 "intercept": "penalized",
                 "max_epochs": 5000 if rho == 1e-3 else 50,
             }
             try:
-                found = solve(batch, method, tol=1e-4, **asked)
+                result = solve(batch, method, tol=1e-4, **options)
             except NotConverged as error:
                 assert "exceeded the range of float64" in str(error) and rho < 1.0
                 return
             except InvalidSpec as error:
                 assert method == "aspdc" and "need not converge below" in str(error)
                 return
-            assert np.isfinite([*found.weights, found.intercept, found.primal, found.dual]).all()
-            assert found.gap >= 0.0
+            assert np.isfinite(
+                [*result.weights, result.intercept, result.primal, result.dual]
+            ).all()
+            assert result.gap >= 0.0
             ordinary = 1e-3 <= rho and kind != "large and small numbers"
-            assert found.converged or not ordinary
+            assert result.converged or not ordinary
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def assert_same(learner, slow, rel=1e-8, abs=1e-9):
     served = np.append(learner.weights, learner.intercept)
     np.testing.assert_allclose(served, slow.served(), rtol=rel, atol=abs)
     certificate = learner.certificate()
-    found = certificate.primal, certificate.dual, certificate.gap
+    result = certificate.primal, certificate.dual, certificate.gap
     if certificate.weight_share > 1 - 1e-9:
-        assert found == pytest.approx(slow.certificate(), rel=rel, abs=abs)
+        assert result == pytest.approx(slow.certificate(), rel=rel, abs=abs)
     else:
         assert certificate.dual == pytest.approx(slow.certificate()[1], rel=rel, abs=abs)
     assert certificate.gap >= 0.0

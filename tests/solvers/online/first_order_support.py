@@ -42,7 +42,7 @@ def iterates(spec, batch):
     half = 1.0 if spec["prox"] == "thesis" else 0.5
     x = dense(batch, spec["intercept"])
     penalised = np.append(np.ones(batch.dim), 0.0)
-    w, mean, t, found = np.zeros(x.shape[1]), np.zeros(x.shape[1]), 0, []
+    w, mean, t, results = np.zeros(x.shape[1]), np.zeros(x.shape[1]), 0, []
     for h, y, c in zip(x, batch.labels, batch.weights, strict=True):
         if c > 0.0:
             t += 1
@@ -52,5 +52,5 @@ def iterates(spec, batch):
             else:
                 beta = schedule["sigma"] * (1 + np.log(t))
             w = soft(-mean, lam * penalised) / (sigma * penalised + 2 * half * beta / t)
-        found.append(w)
-    return np.array(found)
+        results.append(w)
+    return np.array(results)

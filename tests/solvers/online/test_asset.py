@@ -141,8 +141,8 @@ def test_other_losses_of_the_margin_follow_the_definition(loss, step, bound, int
 def test_the_optimum_of_each_loss_is_in_the_ball_and_is_approached(loss):
     batch, lam = mixed_rows(300), 0.1
     made = loss_from({"loss": MARGIN_LOSSES[loss]})
-    found = solve(batch, "sdca", loss=MARGIN_LOSSES[loss], rho=lam, tol=1e-8, intercept="none")
-    assert lam * found.weights @ found.weights <= made.value(0.0, 1.0)
+    result = solve(batch, "sdca", loss=MARGIN_LOSSES[loss], rho=lam, tol=1e-8, intercept="none")
+    assert lam * result.weights @ result.weights <= made.value(0.0, 1.0)
     learner = make_learner(
         spec_of(8, **{"lambda": lam, "average": {"from": 5000}}, intercept=False)
         | {"loss": MARGIN_LOSSES[loss]}
@@ -152,7 +152,7 @@ def test_the_optimum_of_each_loss_is_in_the_ball_and_is_approached(loss):
     z = learner.predict(batch)
     mean = np.mean([made.value(a, b) for a, b in zip(z, batch.labels, strict=True)])
     objective = mean + 0.5 * lam * learner.weights @ learner.weights
-    assert found.dual - 1e-12 <= objective <= 1.05 * found.primal
+    assert result.dual - 1e-12 <= objective <= 1.05 * result.primal
 
 
 def test_the_square_of_the_norm_does_not_drift():
@@ -260,6 +260,6 @@ def test_exact_replays_are_met(case, a9a):
 @pytest.mark.parametrize("case", OPTIMA, ids=lambda case: f"{case['map']}-{case['alg']}")
 def test_optima_of_the_replayed_rows_are_met(case, a9a):
     rows = Batch.from_dense(golden_features(case["map"], a9a[:2000]), a9a.labels[:2000])
-    found = solve(rows, "mcpa", rho=1e-4, tol=1e-6, intercept=case["alg"].removeprefix("optimum_"))
-    assert found.converged and found.dual <= case["objective"] + 1e-8
-    assert found.primal == pytest.approx(case["objective"], rel=REPLAY["tol"], abs=1e-8)
+    result = solve(rows, "mcpa", rho=1e-4, tol=1e-6, intercept=case["alg"].removeprefix("optimum_"))
+    assert result.converged and result.dual <= case["objective"] + 1e-8
+    assert result.primal == pytest.approx(case["objective"], rel=REPLAY["tol"], abs=1e-8)

@@ -61,9 +61,9 @@ class Mapped:
         In parts that fit the cache: all at once took five times as long. Every number is an entry,
         including zeros: `take`, which reads the length of each row, took four times as long.
         """
-        for places in np.split(draw.permutation(len(self.x)), range(512, len(self.x), 512)):
-            form = self._form[: len(places)].with_labels(self.labels[places])
-            values = self.x[places].ravel()
+        for positions in np.split(draw.permutation(len(self.x)), range(512, len(self.x), 512)):
+            form = self._form[: len(positions)].with_labels(self.labels[positions])
+            values = self.x[positions].ravel()
             yield form.with_rows(form.indptr, form.indices, values, COMPONENTS)
 
     def objective(self, weights, lam):
@@ -136,7 +136,7 @@ def test_errors_of_the_thesis_are_in_their_bands(a9a, a9a_test):
             splits[-1] |= landmark_errors(rows, test, draw)
         LOG.info("split %d: %s", split, splits[-1])
     for name in splits[0]:
-        errors = [found[name] for found in splits]
+        errors = [result[name] for result in splits]
         LOG.info("%s: %.3f +- %.3f %s", name, np.mean(errors), np.std(errors), np.round(errors, 2))
         least, most = band_of(name)
         assert least <= np.mean(errors) <= most, name

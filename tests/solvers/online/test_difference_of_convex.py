@@ -113,8 +113,8 @@ def test_the_inner_slope_keeps_its_digits(subtests):
                     slope = 4 * moved**2 * (moved + 2) / (moved + 1) ** 2 - z
                 # Effect of the rounding of d alone on the slope, compared with the slope itself.
                 room = max(abs(slope), 8 * moved * Decimal(abs(d)))
-                found = Decimal(sigmoid_slope(u, d, float(gap), sigmoid_surrogate(u, 0.0)[1]))
-                assert abs(found - slope) <= Decimal(1e-13) * room
+                result = Decimal(sigmoid_slope(u, d, float(gap), sigmoid_surrogate(u, 0.0)[1]))
+                assert abs(result - slope) <= Decimal(1e-13) * room
 
 
 @pytest.mark.parametrize("inner", INNERS)

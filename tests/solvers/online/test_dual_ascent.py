@@ -62,8 +62,8 @@ def test_strength_holds_rho_delta_fixed(loss, window, kappa):
     served = np.append(learner.weights, learner.intercept)
     np.testing.assert_allclose(served, slow.served(), rtol=1e-9, atol=1e-10)
     certificate = learner.certificate()
-    found = certificate.primal, certificate.dual, certificate.gap
-    assert found == pytest.approx(slow.certificate(), rel=1e-9, abs=1e-10)
+    result = certificate.primal, certificate.dual, certificate.gap
+    assert result == pytest.approx(slow.certificate(), rel=1e-9, abs=1e-10)
     if kappa is None:
         state = learner.state()
         np.testing.assert_allclose(served, state["scale"] * state["v"] / 3, rtol=1e-14)
@@ -483,8 +483,8 @@ def _but_weights(batch):
 def refit_it(learner):
     refitting = Refitting(problems_of(learner), 1e-3, 20)
     assert refitting.run()
-    found = refitting.refitted()
-    return enter_refit(learner, found.arrays), found.certificate
+    result = refitting.refitted()
+    return enter_refit(learner, result.arrays), result.certificate
 
 
 LOOKS = {
@@ -534,12 +534,12 @@ def test_reading_pending_rows_equals_single_rows(monkeypatch, subtests):
                     single.learn(some[i : i + 1])
             assert outcome.rejected.sum() == (loss not in MARGIN_LOSSES)
             assert (bulk._ring._pending is not None) == waits
-            held = bulk.bytes_held
+            kept = bulk.bytes_held
             assert repr(LOOKS[look](bulk, batch)) == repr(LOOKS[look](single, batch))
             assert bulk.retained == single.retained
             assert bytes_of(bulk) == bytes_of(single)
             assert bulk._ring._pending is None
-            assert look == "rows in bulk" or bulk.bytes_held <= held + 1000
+            assert look == "rows in bulk" or bulk.bytes_held <= kept + 1000
             for i in range(9):
                 bulk.learn(batch[i : i + 1])
                 single.learn(batch[i : i + 1])

@@ -48,8 +48,8 @@ def test_learner_is_the_reference(subtests):
             served = np.append(learner.weights, learner.intercept)
             np.testing.assert_allclose(served, slow.served(), rtol=1e-7, atol=1e-8)
             certificate = learner.certificate()
-            found = certificate.primal, certificate.dual, certificate.gap
-            assert found == pytest.approx(slow.certificate(), rel=1e-7, abs=1e-8)
+            result = certificate.primal, certificate.dual, certificate.gap
+            assert result == pytest.approx(slow.certificate(), rel=1e-7, abs=1e-8)
             assert certificate.gap >= 0.0
 
 
@@ -82,10 +82,10 @@ def test_step_is_the_least_of_the_dual_in_one_variable(subtests):
                 old = random.choice([0.0, 0.3]) if loss not in MARGIN_LOSSES else 0.0
                 y = float(random.choice([-1.0, 1.0]))
                 y = y if loss in MARGIN_LOSSES else y * random.uniform(0.1, 2.0)
-                places = np.flatnonzero(h[:-1]).astype(np.int32)
+                positions = np.flatnonzero(h[:-1]).astype(np.int32)
                 w = dashed.reshape(-1, 1).copy()
-                entries = (places, h[places], 0, len(places))
-                rest = _general.rest_of(places, 0, len(places), w, floats, ints, 1.0)
+                entries = (positions, h[positions], 0, len(positions))
+                rest = _general.rest_of(positions, 0, len(positions), w, floats, ints, 1.0)
                 tau, cost = _general.best_dual(
                     *entries, w, floats, ints, 1.0, a, old, h @ h, y, *rest
                 )
@@ -93,11 +93,11 @@ def test_step_is_the_least_of_the_dual_in_one_variable(subtests):
                 assert cost == pytest.approx(
                     reference.conjugate(loss, tau, y, reference.LOSSES[loss]), rel=1e-12, abs=1e-14
                 )
-                found = objective(loss, regularizer, f, a, h, y, tau)
+                result = objective(loss, regularizer, f, a, h, y, tau)
                 best = objective(
                     loss, regularizer, f, a, h, y, bisected(loss, regularizer, f, a, h, y)
                 )
-                assert found - best <= 1e-15 * max(1.0, abs(best), conjugate(regularizer, f) / a)
+                assert result - best <= 1e-15 * max(1.0, abs(best), conjugate(regularizer, f) / a)
 
 
 def test_a_level_response_takes_the_end_of_the_domain_or_0():

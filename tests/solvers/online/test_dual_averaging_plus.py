@@ -62,10 +62,10 @@ def test_local_phase_leaves_the_minimum_over_the_retained_rows(regularizer, loss
     )
     expected = minimise(rows, objective, *everything(rows), 1e-11)
     # Some columns of these rows are equal: then only their sum is known.
-    x, found = dense(batch[:n], 1.0), all_weights(learner)
-    assert x @ found == pytest.approx(x @ expected.weights, abs=1e-7)
-    assert np.sum(np.abs(found[:-1])) == pytest.approx(np.sum(np.abs(expected.weights[:-1])))
-    assert learner.predict(batch[:n]) == pytest.approx(x @ found, abs=1e-12)
+    x, result = dense(batch[:n], 1.0), all_weights(learner)
+    assert x @ result == pytest.approx(x @ expected.weights, abs=1e-7)
+    assert np.sum(np.abs(result[:-1])) == pytest.approx(np.sum(np.abs(expected.weights[:-1])))
+    assert learner.predict(batch[:n]) == pytest.approx(x @ result, abs=1e-12)
 
 
 @pytest.mark.parametrize("stable", [1, 2, 3, 8, 20])
@@ -74,9 +74,9 @@ def test_local_phase_leaves_the_minimum_over_the_retained_rows(regularizer, loss
 def test_local_phase_begins_when_the_last_iterates_share_their_signs(lam, stable, is_dense, adult):
     """Line 9 of Algorithm 2: after row j, of w_(j+1) and `stable` - 1 iterates before it."""
     batch = drifting(500, 123, 0, seed=1) if is_dense else adult
-    own, retain = {"regularizer": {"kind": "l1", "lambda": lam}}, 15
-    begins = first_try(make_learner(PLUS | own | {"stable": stable, "retain": retain}), batch)
-    plain = make_learner(PLUS_AS_RDA | own)
+    fields, retain = {"regularizer": {"kind": "l1", "lambda": lam}}, 15
+    begins = first_try(make_learner(PLUS | fields | {"stable": stable, "retain": retain}), batch)
+    plain = make_learner(PLUS_AS_RDA | fields)
     patterns, due = [np.zeros(123)], []  # of w_1; rows after which line 9 holds
     for row in range(1, begins + 1):
         plain.learn(batch[row - 1 : row])
@@ -285,8 +285,8 @@ def test_report_of_local_phases_has_delta_of_the_retained_rows(sigma, adult):
         learner.learn(batch[learner.samples : n])
         seen = batch[:n].take(batch.weights[:n] > 0)
         if len(seen):
-            found = learner.local_phases().delta
-            assert found == pytest.approx(delta_of(learner, seen, 0.05, sigma), rel=1e-9)
+            result = learner.local_phases().delta
+            assert result == pytest.approx(delta_of(learner, seen, 0.05, sigma), rel=1e-9)
     assert learner.local_phases().accepted == 0
     first_try(learner, batch[250:])
     report = learner.local_phases()

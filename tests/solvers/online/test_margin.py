@@ -42,8 +42,8 @@ def test_learns_as_the_printed_formulas_do(name, intercept):
             w, k = margin_step(learner.spec, w, x, y, c, k)
         assert out.updated[0] == bool(np.any(w != before))
         steps += out.updated[0]
-        found = [*learner.weights, learner.intercept]
-        assert found == pytest.approx(w, rel=1e-8, abs=1e-9)
+        results = [*learner.weights, learner.intercept]
+        assert results == pytest.approx(w, rel=1e-8, abs=1e-9)
     assert steps > 10
 
 

@@ -78,15 +78,15 @@ def test_each_class_has_the_learner_that_knew_it_from_the_start(name):
     assert outcome.losses.tobytes() == losses.tobytes()
     first = [texts(batch).index(text) for text in learner.classes]
     for i in range(len(batch)):
-        known = [score[i] for score, met in zip(scores, first, strict=True) if met < i]
-        assert outcome.predicted[i] == (int(np.argmax(known)) if known else -1)
-        assert outcome.scores[i] == (max(known) if known else 0.0)
-        own = learner.classes.index(texts(batch)[i])
+        previous = [score[i] for score, met in zip(scores, first, strict=True) if met < i]
+        assert outcome.predicted[i] == (int(np.argmax(previous)) if previous else -1)
+        assert outcome.scores[i] == (max(previous) if previous else 0.0)
+        mine = learner.classes.index(texts(batch)[i])
         if name == "hinge":
             assert outcome.log_losses is None
-        elif own < len(known):
-            p = 1 / (1 + np.exp(-np.array(known)))
-            assert outcome.log_losses[i] == pytest.approx(-np.log(p[own] / p.sum()), abs=1e-12)
+        elif mine < len(previous):
+            p = 1 / (1 + np.exp(-np.array(previous)))
+            assert outcome.log_losses[i] == pytest.approx(-np.log(p[mine] / p.sum()), abs=1e-12)
         else:
             assert outcome.log_losses[i] == LOG_LOSS_CAP
 
@@ -189,10 +189,10 @@ def test_a_class_too_many_is_rejected(name, monkeypatch):
     batch = class_rows()
     learner, other = make_learner(spec_of(name)), make_learner(spec_of(name))
     outcome = learner.learn(batch)
-    known = [text in learner.classes for text in texts(batch)]
-    assert len(learner.classes) == 2 and not all(known)
-    assert outcome.rejected.tolist() == [not k for k in known]
-    other.learn(batch.take(np.array(known)))
+    previous = [text in learner.classes for text in texts(batch)]
+    assert len(learner.classes) == 2 and not all(previous)
+    assert outcome.rejected.tolist() == [not k for k in previous]
+    other.learn(batch.take(np.array(previous)))
     assert as_bytes(learner.state()) == as_bytes(other.state())
 
 
@@ -272,12 +272,12 @@ def test_metrics_count_classes_and_baselines():
     assert as_bytes(progress.state()) == as_bytes(single.state())
     mistakes, frequent, last = 0, 0, 0
     seen = {}
-    own = texts(batch)
-    for i, text in enumerate(own):
-        known = outcome.predicted[i] >= 0
-        mistakes += not known or outcome.classes[outcome.predicted[i]] != text
+    mine = texts(batch)
+    for i, text in enumerate(mine):
+        previous = outcome.predicted[i] >= 0
+        mistakes += not previous or outcome.classes[outcome.predicted[i]] != text
         frequent += not seen or max(seen, key=seen.get) != text
-        last += i == 0 or own[i - 1] != text
+        last += i == 0 or mine[i - 1] != text
         seen[text] = seen.get(text, 0) + 1
     view = progress.summary()["since_start"]
     assert view["error_rate"] == pytest.approx(mistakes / 150)

@@ -78,10 +78,10 @@ def test_averages_are_the_plain_ones(spec, adult, monkeypatch, subtests):
 
 def test_weights_that_never_left_0_are_0_exactly_in_the_average(spec, adult):
     batch = unit_rows(adult)
-    found = every_iterate(spec, batch)
+    result = every_iterate(spec, batch)
     learner = make_learner(spec | {"average": {"kappa": 1.0}})
     learner.learn(batch)
-    never = np.flatnonzero(~found.any(axis=0)[:-1])
+    never = np.flatnonzero(~result.any(axis=0)[:-1])
     assert len(never) > 3 and not learner.weights[never].any()
     if spec["algorithm"] == "rda":
         support = learner.support()
@@ -189,6 +189,6 @@ def test_wrong_field_is_refused(fields):
 def test_specifications_without_the_options_do_not_have_them():
     for algorithm in ("rda", "fobos", "truncated_gradient"):
         bare = {"algorithm": algorithm, "features": INDEXED}
-        given = {"average": None} | ({"sigma": 0} if algorithm == "fobos" else {})
+        inputs = {"average": None} | ({"sigma": 0} if algorithm == "fobos" else {})
         assert "average" not in resolve_spec(bare) and "sigma" not in resolve_spec(bare)
-        assert resolve_spec(bare | given) == resolve_spec(bare)
+        assert resolve_spec(bare | inputs) == resolve_spec(bare)

@@ -45,8 +45,8 @@ def test_replay_is_the_references(subtests):
             served = np.append(learner.weights, learner.intercept)
             np.testing.assert_allclose(served, slow.served(), rtol=1e-8, atol=1e-9)
             certificate = learner.certificate()
-            found = certificate.primal, certificate.dual, certificate.gap
-            assert found == pytest.approx(slow.certificate(), rel=1e-8, abs=1e-9)
+            result = certificate.primal, certificate.dual, certificate.gap
+            assert result == pytest.approx(slow.certificate(), rel=1e-8, abs=1e-9)
 
 
 def test_dual_never_decreases(subtests):

@@ -171,7 +171,7 @@ def test_a_rejected_row_does_not_bring_an_unlearned_one_back(task):
         one.learn(batch)
         one.unlearn(2)
     rejected = learner.learn(huge).rejected
-    assert rejected.tolist() == [place == 5 for place in range(20)]
+    assert rejected.tolist() == [index == 5 for index in range(20)]
     other.learn(huge.take(~rejected))
     assert bytes_of(learner) == bytes_of(other)
 

@@ -27,8 +27,8 @@ def portfolio(**fields):
 
 
 def squares(x: np.ndarray, y: np.ndarray, truth: np.ndarray, **fields) -> np.ndarray:
-    found = portfolio(**fields).learn(Batch.from_dense(x, y)).scores
-    return np.asarray((found - truth) ** 2)
+    result = portfolio(**fields).learn(Batch.from_dense(x, y)).scores
+    return np.asarray((result - truth) ** 2)
 
 
 @functools.cache
@@ -54,8 +54,8 @@ BROKEN = {
 def test_the_default_recovers_within_a_thousand_rows(case, mean):
     begin = AT if case != "an early one" else 5
     x, y = (one[: begin + 2000] for one in stream(mean=mean))
-    for place, value in BROKEN[case]:
-        x[place] = value
+    for position, value in BROKEN[case]:
+        x[position] = value
     after = squares(x, y, y)
     recent = slice(begin + 1000, begin + 2000)
     assert after[recent].mean() < 1.1 * unbroken(mean)[recent].mean()
@@ -64,10 +64,10 @@ def test_the_default_recovers_within_a_thousand_rows(case, mean):
 def test_a_broken_target_does_no_lasting_damage():
     for at in (5, AT):
         x, y = stream()
-        given = y.copy()
-        given[at] = 1e4
+        inputs = y.copy()
+        inputs[at] = 1e4
         recent = slice(at + 1000, at + 2000)
-        assert squares(x, given, y)[recent].mean() < 1.1 * squares(x, y, y)[recent].mean()
+        assert squares(x, inputs, y)[recent].mean() < 1.1 * squares(x, y, y)[recent].mean()
 
 
 def test_a_new_unit_of_a_column_is_followed():

@@ -59,7 +59,7 @@ class Problem:
         scaling = spec.get("scaling", BALANCED)
         scaler = Input(BALANCED if scaling == "balanced" else scaling, spec.get("norm", "none"))
         rising = spec.get("schedule") == "inverse_sqrt"
-        u, place, n = np.zeros(batch.dim + 1), batch.dim, 0
+        u, position, n = np.zeros(batch.dim + 1), batch.dim, 0
         for i, row in enumerate(rows_of(batch)):
             y, c = float(batch.labels[i]), float(batch.weights[i])
             if c == 0.0:
@@ -67,7 +67,7 @@ class Problem:
             n += 1
             h = np.zeros(batch.dim + 1)
             for j, x in scaler.scale(row).items():
-                h[place if j == BIAS else j] = x
+                h[position if j == BIAS else j] = x
             self.total = spec["strength"] * (math.sqrt(n) if rising else 1.0)
             tau = 0.0
             if i >= since:
@@ -106,15 +106,15 @@ class Problem:
 
 
 def assert_certified(learner, name, problem):
-    found = learner.member_certificate(name)
+    result = learner.member_certificate(name)
     weights, intercept = learner.member_weights(name)
     np.testing.assert_allclose(np.append(weights, intercept), problem.w, rtol=1e-7, atol=1e-9)
-    assert found.primal == pytest.approx(problem.primal(problem.w), rel=1e-9)
-    assert found.dual == pytest.approx(problem.dual(), rel=1e-9)
-    assert found.gap == pytest.approx(problem.primal(problem.w) - problem.dual(), rel=1e-8)
-    assert found.relative_gap == pytest.approx(found.gap / found.primal)
-    assert (found.rows, found.weight_share) == (len(problem.rows), pytest.approx(1.0))
-    return found
+    assert result.primal == pytest.approx(problem.primal(problem.w), rel=1e-9)
+    assert result.dual == pytest.approx(problem.dual(), rel=1e-9)
+    assert result.gap == pytest.approx(problem.primal(problem.w) - problem.dual(), rel=1e-8)
+    assert result.relative_gap == pytest.approx(result.gap / result.primal)
+    assert (result.rows, result.weight_share) == (len(problem.rows), pytest.approx(1.0))
+    return result
 
 
 def ids(spec):
@@ -128,9 +128,9 @@ def test_certificate_is_that_of_the_problem_on_the_members_own_rows(spec):
     learner = portfolio(members=members, retain=N)
     learner.learn(batch)
     problem = Problem(spec, batch)
-    found = assert_certified(learner, "own", problem)
+    result = assert_certified(learner, "own", problem)
     if problem.loss == "logistic":
-        assert found.dual <= problem.least() + 1e-9 and problem.least() <= found.primal + 1e-9
+        assert result.dual <= problem.least() + 1e-9 and problem.least() <= result.primal + 1e-9
     assert learner.member_certificate("adagrad-1") is None
     assert [view.has_certificate for view in learner.members()] == [True, False]
 
@@ -175,16 +175,16 @@ def test_certificate_of_the_last_rows_is_an_estimate(spec):
     )
     learner.learn(batch)
     problem = Problem(spec, batch)
-    found = learner.member_certificate("own")
+    result = learner.member_certificate("own")
     gap = sum(
         c * (value(problem.loss, z := h @ problem.w, y) + conjugate(problem.loss, t, y) + t * z)
         for h, y, c, t in problem.rows[-retain:]
     )
     weight = sum(c for _, _, c, _ in problem.rows[-retain:])
-    assert found.dual == pytest.approx(problem.dual(), rel=1e-9)
-    assert found.gap == pytest.approx(gap / weight, rel=1e-8)
-    assert (found.rows, found.estimate) == (retain, True)
-    assert found.weight_share == pytest.approx(weight / problem.delta)
+    assert result.dual == pytest.approx(problem.dual(), rel=1e-9)
+    assert result.gap == pytest.approx(gap / weight, rel=1e-8)
+    assert (result.rows, result.estimate) == (retain, True)
+    assert result.weight_share == pytest.approx(weight / problem.delta)
 
 
 @pytest.mark.parametrize("retain", [20, 1000])
@@ -193,18 +193,18 @@ def test_certificate_of_the_last_rows_is_an_estimate(spec):
 def test_one_dual_member_is_dual_ascent_of_that_strength(loss, scaling, norm, retain):
     batch = stream(N)
     batch.values[:] = np.sign(batch.values) * np.minimum(np.abs(batch.values), 3.0)
-    own = {"loss": loss, "strength": 3, "scaling": scaling, "norm": norm}
-    learner = portfolio(batch.dim, members=[{"kind": "dual_ascent"} | own], retain=retain)
+    fields = {"loss": loss, "strength": 3, "scaling": scaling, "norm": norm}
+    learner = portfolio(batch.dim, members=[{"kind": "dual_ascent"} | fields], retain=retain)
     features = {"kind": "indexed", "dim": batch.dim}
     model = {"algorithm": "dual_ascent", "average": None, "retain": retain, "features": features}
-    single = make_learner(model | own)
-    found, scores = [], []
+    single = make_learner(model | fields)
+    results, scores = [], []
     for i in range(N):
-        found.append(learner._members.predict(batch[i : i + 1])[0, 0])
+        results.append(learner._members.predict(batch[i : i + 1])[0, 0])
         scores.append(single.predict(batch[i : i + 1])[0])
         learner.learn(batch[i : i + 1])
         single.learn(batch[i : i + 1])
-    np.testing.assert_allclose(found, scores, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(results, scores, rtol=1e-11, atol=1e-12)
     weights, intercept = learner.member_weights("dual_ascent-1")
     np.testing.assert_allclose(weights, single.weights, rtol=1e-11, atol=1e-13)
     assert intercept == pytest.approx(single.intercept, rel=1e-11)

@@ -59,9 +59,9 @@ def test_interval_holds_the_mean_at_every_row_at_once(draw, most):
         assert np.abs(x).max() <= 1.0
         total, expected, squares = total + x, expected + mean, squares + x * x
         for k in range(PATHS):
-            found = compare("a", "b", t, most * total[k], most**2 * squares[k], most, level)
-            assert -most <= found.low <= found.mean <= found.high <= most
-            missed[k] |= not found.low <= most * expected[k] / t <= found.high
+            result = compare("a", "b", t, most * total[k], most**2 * squares[k], most, level)
+            assert -most <= result.low <= result.mean <= result.high <= most
+            missed[k] |= not result.low <= most * expected[k] / t <= result.high
     # Even when stopped at the worst row of each path, the interval has the promised coverage.
     assert missed.mean() <= 1.0 - level
     assert compare("a", "b", LENGTH, 0.0, LENGTH * most**2, most, level).high < 0.4 * most
@@ -78,8 +78,13 @@ def test_a_narrower_boundary_would_be_crossed():
 
 
 def test_no_rows_say_nothing():
-    found = portfolio().compare("dual-3", "dual-30")
-    assert (found.rows, found.mean, found.low, found.high) == (0, 0.0, -MAX_LOG_LOSS, MAX_LOG_LOSS)
+    result = portfolio().compare("dual-3", "dual-30")
+    assert (result.rows, result.mean, result.low, result.high) == (
+        0,
+        0.0,
+        -MAX_LOG_LOSS,
+        MAX_LOG_LOSS,
+    )
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, math.nan])
@@ -88,8 +93,8 @@ def test_level_that_is_no_probability_is_refused(level):
         portfolio().compare("dual-3", "dual-30", level)
 
 
-def mirrored(found):
-    return found.b, found.a, found.rows, -found.mean, -found.high, -found.low, found.level
+def mirrored(result):
+    return result.b, result.a, result.rows, -result.mean, -result.high, -result.low, result.level
 
 
 @pytest.mark.parametrize("make", [portfolio, lambda: number_portfolio(8)])
@@ -105,8 +110,8 @@ def test_both_orders_say_the_same(make):
                 learner.compare(*pair)
         for b in names:
             if a != b:
-                found, other = learner.compare(a, b, 0.9), learner.compare(b, a, 0.9)
-                assert mirrored(found) == (
+                result, other = learner.compare(a, b, 0.9), learner.compare(b, a, 0.9)
+                assert mirrored(result) == (
                     other.a,
                     other.b,
                     other.rows,
@@ -115,9 +120,9 @@ def test_both_orders_say_the_same(make):
                     other.high,
                     other.level,
                 )
-                assert (found.a, found.b) == (a, b)
+                assert (result.a, result.b) == (a, b)
                 wider = learner.compare(a, b, 0.99)
-                assert wider.low <= found.low <= found.mean <= found.high <= wider.high
+                assert wider.low <= result.low <= result.mean <= result.high <= wider.high
 
 
 def test_differences_are_those_of_the_losses():
@@ -130,13 +135,13 @@ def test_differences_are_those_of_the_losses():
         for j, b in enumerate(views):
             if i == j:
                 continue
-            found = learner.compare(a.name, b.name)
+            result = learner.compare(a.name, b.name)
             apart = costs[:, i] - costs[:, j]
-            assert found.rows == len(apart) == np.count_nonzero(batch.weights)
-            assert found.mean == pytest.approx(apart.mean(), abs=1e-12)
-            assert found.mean == pytest.approx(a.loss - b.loss, abs=1e-12)
-            u = stitched_boundary(float(apart @ apart), 0.025, MAX_LOG_LOSS) / found.rows
-            assert found.high == pytest.approx(min(found.mean + u, MAX_LOG_LOSS), rel=1e-12)
+            assert result.rows == len(apart) == np.count_nonzero(batch.weights)
+            assert result.mean == pytest.approx(apart.mean(), abs=1e-12)
+            assert result.mean == pytest.approx(a.loss - b.loss, abs=1e-12)
+            u = stitched_boundary(float(apart @ apart), 0.025, MAX_LOG_LOSS) / result.rows
+            assert result.high == pytest.approx(min(result.mean + u, MAX_LOG_LOSS), rel=1e-12)
 
 
 def test_a_challenger_counts_from_when_it_joined():
@@ -177,5 +182,5 @@ def test_a_real_difference_is_found():
     x = np.random.default_rng(0).normal(size=(2000, 3))
     learner = portfolio(3)
     learner.learn(Batch.from_dense(x, np.where(x[:, 0] > 0.0, 1.0, -1.0)))
-    found = learner.compare("prior", "dual-3")
-    assert found.low > 0.0 and learner.compare("dual-3", "prior").high == -found.low
+    result = learner.compare("prior", "dual-3")
+    assert result.low > 0.0 and learner.compare("dual-3", "prior").high == -result.low

@@ -171,7 +171,7 @@ def test_dual_ascent_with_a_schedule_is_the_kind_of_that_name(own):
 
 
 def test_sixty_four_members_and_no_more():
-    members = [{"kind": "dual_ascent", "strength": 1.0 + place} for place in range(63)]
+    members = [{"kind": "dual_ascent", "strength": 1.0 + index} for index in range(63)]
     learner = portfolio(members=members)
     assert learner.add_member({"algorithm": "spg"}) == "spg-1"
     batch = stream(20)
@@ -221,8 +221,8 @@ def test_member_with_non_finite_numbers_is_reset_without_effect_on_others(wild):
     state, expected = learner.state(), calm.state()
     assert all(np.isfinite(array).all() for array in state.values())
     for name in ("weights", "second"):
-        own, whole = expected[f"crew.fused.{name}"], state[f"crew.fused.{name}"]
-        assert whole[:, : own.shape[1]].tobytes() == own.tobytes()
+        mine, whole = expected[f"crew.fused.{name}"], state[f"crew.fused.{name}"]
+        assert whole[:, : mine.shape[1]].tobytes() == mine.tobytes()
     assert state["crew.fused.statistics"].tobytes() == expected["crew.fused.statistics"].tobytes()
     for view, one in zip(views[:-1], calm.members(), strict=True):
         assert view.calibration == one.calibration

@@ -61,7 +61,7 @@ def test_challenger_begins_as_one_that_learned_the_retained_rows_alone(spec, ret
     raw = {name: array for name, array in learner.state().items() if name.startswith(FUSED)}
     name = learner.add_member(spec)
     rows = counted(batch, retain)
-    own = learner.member_weights(name)
+    mine = learner.member_weights(name)
     if "kind" in spec:
         alone = portfolio(members=[spec], retain=retain)
         alone.learn(rows)
@@ -74,7 +74,7 @@ def test_challenger_begins_as_one_that_learned_the_retained_rows_alone(spec, ret
         one = portfolio(members=[spec], retain=retain)
         one.learn(rows)
         assert learner.members()[-1].calibration == one.members()[0].calibration
-    assert (own[0].tobytes(), own[1]) == (expected[0].tobytes(), expected[1])
+    assert (mine[0].tobytes(), mine[1]) == (expected[0].tobytes(), expected[1])
     after = learner.members()
     assert after[-1].weight == 0.01 and after[-1].rows == 0 and after[-1].loss is None
     for old, new in zip(before, after, strict=False):
@@ -86,12 +86,12 @@ def test_challenger_begins_as_one_that_learned_the_retained_rows_alone(spec, ret
     more = stream(40, seed=4)
     learner.learn(more)
     alone.learn(more)
-    own = learner.member_weights(name)
+    mine = learner.member_weights(name)
     if "kind" in spec:
         expected = alone.member_weights(alone.members()[0].name)
     else:
         expected = alone.weights, alone.intercept
-    assert (own[0].tobytes(), own[1]) == (expected[0].tobytes(), expected[1])
+    assert (mine[0].tobytes(), mine[1]) == (expected[0].tobytes(), expected[1])
     assert learner.members()[-1].rows == len(counted(more))
 
 
@@ -135,7 +135,7 @@ def test_any_member_of_a_preset_can_be_removed_and_the_others_go_on(name):
         reference.learn(row, y, c)
     state = whole.state()
     both = Batch.concat([first, second])
-    for place, member in enumerate(PRESETS[name]):
+    for index, member in enumerate(PRESETS[name]):
         learner = portfolio(members=name, retain=30)
         learner.restore(state)
         others = [one["name"] for one in PRESETS[name] if one != member]
@@ -145,29 +145,29 @@ def test_any_member_of_a_preset_can_be_removed_and_the_others_go_on(name):
         assert [view.name for view in learner.members()] == others
         assert [learner.member_certificate(one) for one in others] == certificates
         kept = [learner.members()[k].weight for k in range(len(others))]
-        old = np.delete(state["rule.members"][0], place)
+        old = np.delete(state["rule.members"][0], index)
         np.testing.assert_allclose(kept, old / old.sum(), rtol=1e-12)
-        rest = np.delete(state["rule.members"], place, axis=1)
+        rest = np.delete(state["rule.members"], index, axis=1)
         assert learner.state()["rule.members"][1:].tobytes() == rest[1:].tobytes()
         for one in others:
             weights, intercept = learner.member_weights(one)
             assert weights.tobytes() == before[one][0].tobytes() and intercept == before[one][1]
         # As the reference in that state ...
-        fewer = removed(reference, place)
-        found = probabilities(learner.learn(second).scores)
+        fewer = removed(reference, index)
+        result = probabilities(learner.learn(second).scores)
         expected = [
             fewer.learn(row, y, c)[0]
             for row, y, c in zip(
                 rows_of(second), second.labels.tolist(), second.weights.tolist(), strict=True
             )
         ]
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-9)
         # ... and each of the others, bit for bit, as if the member had never existed.
         never = portfolio(members=[one for one in PRESETS[name] if one != member], retain=30)
         never.learn(both)
         for one in others:
-            own, its = learner.member_weights(one), never.member_weights(one)
-            assert (own[0].tobytes(), own[1]) == (its[0].tobytes(), its[1])
+            mine, its = learner.member_weights(one), never.member_weights(one)
+            assert (mine[0].tobytes(), mine[1]) == (its[0].tobytes(), its[1])
             assert learner.member_certificate(one) == never.member_certificate(one)
 
 
@@ -202,7 +202,7 @@ def test_other_members_do_not_change_while_one_is_served(served):
         one.add_member({"algorithm": "sgd"})
         one.learn(first)
     names = [view.name for view in learner.members()]
-    place = names.index(served)
+    position = names.index(served)
     shares = [view.weight for view in learner.members()]
     before = learner.state()
     learner.promote(served)
@@ -215,9 +215,9 @@ def test_other_members_do_not_change_while_one_is_served(served):
         [float(name == served) for name in names]
     )
     # It learns and is calibrated as before; the score is its own alone.
-    own, its = learner.member_weights(served), free.member_weights(served)
-    assert (own[0].tobytes(), own[1]) == (its[0].tobytes(), its[1])
-    assert views[place].calibration == free.members()[place].calibration
+    mine, its = learner.member_weights(served), free.member_weights(served)
+    assert (mine[0].tobytes(), mine[1]) == (its[0].tobytes(), its[1])
+    assert views[position].calibration == free.members()[position].calibration
     if served not in ("prior", "sgd-1"):
         alone = portfolio(members=[one for one in PRESETS["eight"] if one["name"] == served])
         for rows in (first, first):
@@ -316,17 +316,17 @@ def begun(seed):
 def test_changes_between_rows_are_the_same_however_the_rows_are_cut_and_restored(seed):
     whole, single = begun(seed), begun(seed)
     rng = np.random.default_rng(seed)
-    for what, given in program(seed):
+    for what, case in program(seed):
         if what != "learn":
-            got = do(whole, what, given)
-            assert do(single, what, given) == got
+            got = do(whole, what, case)
+            assert do(single, what, case) == got
         else:
-            scores = whole.learn(given).scores
-            cuts = np.sort(rng.integers(0, len(given) + 1, 3)).tolist()
+            scores = whole.learn(case).scores
+            cuts = np.sort(rng.integers(0, len(case) + 1, 3)).tolist()
             if rng.random() < 0.5:
-                cuts = list(range(len(given)))
-            pieces = zip([0, *cuts], [*cuts, len(given)], strict=True)
-            outs = [single.learn(given[a:b]).scores for a, b in pieces]
+                cuts = list(range(len(case)))
+            pieces = zip([0, *cuts], [*cuts, len(case)], strict=True)
+            outs = [single.learn(case[a:b]).scores for a, b in pieces]
             assert np.concatenate(outs).tobytes() == scores.tobytes()
         assert content(single) == content(whole)
         assert np.isfinite(whole.predict(stream(3, seed=7))).all()

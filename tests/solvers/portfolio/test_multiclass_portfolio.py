@@ -32,8 +32,8 @@ def digits(n=N, seed=0, late=None):
         kinds[:late] %= CLASSES - 1
     noise = rng.normal(0.0, 5.0, (n, SIDE * SIDE))
     x = np.clip(np.round(shapes[kinds] + noise), 0.0, 16.0)
-    places, classes = class_places([class_text(int(kind)) for kind in kinds])
-    return Batch.from_dense(x, places).with_labels(places, classes)
+    positions, classes = class_places([class_text(int(kind)) for kind in kinds])
+    return Batch.from_dense(x, positions).with_labels(positions, classes)
 
 
 def test_the_task_alone_is_a_portfolio_for_each_class():
@@ -57,9 +57,9 @@ def test_digits_are_shown_apart_from_the_start():
     outcome = learner.learn(batch)
     progress.count(batch, outcome)
     assert not outcome.rejected.any()
-    got = [outcome.classes[place] if place >= 0 else None for place in outcome.predicted]
-    own = [batch.classes[int(label)] for label in batch.labels]
-    wrong = np.array([a != b for a, b in zip(got, own, strict=True)])
+    got = [outcome.classes[position] if position >= 0 else None for position in outcome.predicted]
+    mine = [batch.classes[int(label)] for label in batch.labels]
+    wrong = np.array([a != b for a, b in zip(got, mine, strict=True)])
     assert progress.summary()["since_start"]["error_rate"] == pytest.approx(wrong.mean())
     assert wrong[: N // 2].mean() < 0.9
     if not DISABLED:
@@ -73,19 +73,19 @@ def test_a_class_met_late_is_learned_as_if_it_had_been_known():
     batch, learner = digits(late=late), make_learner(SPEC)
     outcome = learner.learn(batch)
     text = class_text(CLASSES - 1)
-    own = np.array([batch.classes[int(label)] == text for label in batch.labels])
-    first = int(np.argmax(own))
+    mine = np.array([batch.classes[int(label)] == text for label in batch.labels])
+    first = int(np.argmax(mine))
     assert first >= late and learner.classes[-1] == text
     # Without the new start after broken first rows, which the classes have in common.
     binary = make_learner(SPEC | {"task": "binary"})._learner
-    alone = binary.learn(batch.with_labels(np.where(own, 1.0, -1.0)))
+    alone = binary.learn(batch.with_labels(np.where(mine, 1.0, -1.0)))
     scores = learner.predict_classes(batch[:9]).scores
     assert np.array_equal(scores[:, -1], binary.predict(batch[:9]))
     assert dump(learner._rest.learners[-1].state(), {}) == dump(binary.state(), {})
     chosen = outcome.predicted[first + 1 :] == CLASSES - 1
     assert not (outcome.predicted[: first + 1] == CLASSES - 1).any()
     # Nearly every row of the new class is recognised after five of them.
-    seen = np.flatnonzero(own[first + 1 :])[5:]
+    seen = np.flatnonzero(mine[first + 1 :])[5:]
     assert chosen[seen].mean() > 0.8 and len(seen) > 15
     assert np.mean(alone.scores[first + 1 :][seen] >= 0.0) > 0.5
 

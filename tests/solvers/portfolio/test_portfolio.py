@@ -21,14 +21,14 @@ TASKS = ("binary", "regression")
 def test_every_row_is_scored_and_learned_as_the_reference_does(name, seed):
     batch = stream(N, seed=seed)
     learner, reference = portfolio(members=name), PortfolioReference(PRESETS[name])
-    found = probabilities(learner.learn(batch).scores)
+    result = probabilities(learner.learn(batch).scores)
     expected = [
         reference.learn(row, y, c)[0]
         for row, y, c in zip(
             rows_of(batch), batch.labels.tolist(), batch.weights.tolist(), strict=True
         )
     ]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose([one.weight for one in learner.members()], reference.v, rtol=1e-5)
     for view, a, b in zip(learner.members(), reference.a, reference.b, strict=True):
         np.testing.assert_allclose(view.calibration, (a, b), rtol=1e-5, atol=1e-8)

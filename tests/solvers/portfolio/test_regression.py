@@ -25,7 +25,7 @@ def test_every_row_is_predicted_and_learned_as_the_reference_does(seed):
     batch.values[broken] *= 1e3
     # Without the new start after broken first rows, which the reference does not have.
     learner, reference = regression_portfolio(batch.dim)._learner, RegressionPortfolio()
-    found = learner.learn(batch).scores
+    result = learner.learn(batch).scores
     mixture, best = 0.0, np.zeros(len(MEMBERS))
     expected, counted = [], 0
     for row, y, c in zip(
@@ -36,7 +36,7 @@ def test_every_row_is_predicted_and_learned_as_the_reference_does(seed):
             mixture += reference.regret_terms[0]
             best += reference.regret_terms[1]
             counted += 1
-    np.testing.assert_allclose(found, expected, rtol=1e-7)
+    np.testing.assert_allclose(result, expected, rtol=1e-7)
     np.testing.assert_allclose([one.weight for one in learner.members()], reference.v, atol=1e-7)
     assert mixture <= best.min() + regret_bound(counted, len(MEMBERS))
     assert all(one.calibration is None for one in learner.members())

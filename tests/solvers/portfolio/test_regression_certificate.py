@@ -16,8 +16,8 @@ def test_certificate_of_a_row_whose_loss_overflows_is_no_better_than_the_truth()
     learner = make_learner(spec | {"features": {"kind": "indexed", "dim": 2}})
     x = np.array([[1.0, 1.0], [0.0, 1e100], [0.0, 1e-6]])
     learner.learn(Batch.from_dense(x, np.array([0.0, 0.0, 1e100])))
-    found = learner.member_certificate("own")
-    assert (found.rows, found.gap, found.primal) == (2, np.inf, np.inf)
+    result = learner.member_certificate("own")
+    assert (result.rows, result.gap, result.primal) == (2, np.inf, np.inf)
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber"])
@@ -45,8 +45,8 @@ def test_certificate_is_that_of_the_targets_learned(loss, base):
     np.testing.assert_allclose(np.append(*learner.member_weights("own")), u, rtol=1e-9)
     errors = [(abs(target - h @ u), bound) for h, target, bound in rows]
     losses = [0.5 * e * e if e <= b else b * e - 0.5 * b * b for e, b in errors]
-    found, n = learner.member_certificate("own"), len(rows)
-    assert found.primal == pytest.approx((sum(losses) + 0.5 * u @ u) / n, rel=1e-9)
-    assert found.dual == pytest.approx((low - 0.5 * u @ u) / n, rel=1e-9)
-    assert found.gap == pytest.approx(found.primal - found.dual, rel=1e-9)
-    assert (found.rows, found.weight_share) == (N - 1, 1.0)
+    result, n = learner.member_certificate("own"), len(rows)
+    assert result.primal == pytest.approx((sum(losses) + 0.5 * u @ u) / n, rel=1e-9)
+    assert result.dual == pytest.approx((low - 0.5 * u @ u) / n, rel=1e-9)
+    assert result.gap == pytest.approx(result.primal - result.dual, rel=1e-9)
+    assert (result.rows, result.weight_share) == (N - 1, 1.0)

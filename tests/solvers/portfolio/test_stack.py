@@ -60,11 +60,11 @@ def test_for_numbers_the_stack_is_least_squares_of_reweighted_errors():
         g = learner._rule.g
         mean, low, high, scale = g[5], g[7], g[8], np.sqrt(g[9])
         predicted = learner.learn(batch[i : i + 1]).scores[0]
-        own = learner._rule.scratch[1]
-        h = np.array([*(own[:4] - mean) / scale, 0.0, 0.0])
+        mine = learner._rule.scratch[1]
+        h = np.array([*(mine[:4] - mean) / scale, 0.0, 0.0])
         beyond = 0.05 * (high - low)
         score = np.clip(mean + scale * (w @ h), low - beyond, high + beyond)
-        assert own[4] == pytest.approx(score, rel=1e-6, abs=1e-7), i
+        assert mine[4] == pytest.approx(score, rel=1e-6, abs=1e-7), i
         near = np.clip(batch.labels[i], predicted - 50.0 * scale, predicted + 50.0 * scale)
         error = (near - mean) / scale - w @ h
         c = 1.0 / max(1.0, abs(error))

@@ -87,7 +87,7 @@ EQUAL = [
 def test_equal_members_keep_equal_shares_and_say_what_one_of_them_says(spec):
     batch = stream(N)
     one = portfolio(members=[spec])
-    many = portfolio(members=[spec | {"name": f"m{place}"} for place in range(8)])
+    many = portfolio(members=[spec | {"name": f"m{index}"} for index in range(8)])
     scores = one.learn(batch).scores
     np.testing.assert_allclose(many.learn(batch).scores, scores, rtol=1e-9, atol=1e-12)
     views, weights = many.members(), one.member_weights(one.members()[0].name)
@@ -95,8 +95,8 @@ def test_equal_members_keep_equal_shares_and_say_what_one_of_them_says(spec):
     assert views[0].weight == pytest.approx(0.125, rel=1e-12)
     assert {view.calibration for view in views} == {one.members()[0].calibration}
     for view in views:
-        own = many.member_weights(view.name)
-        assert (own[0].tobytes(), own[1]) == (weights[0].tobytes(), weights[1])
+        mine = many.member_weights(view.name)
+        assert (mine[0].tobytes(), mine[1]) == (weights[0].tobytes(), weights[1])
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -107,8 +107,8 @@ def test_what_a_member_learns_does_not_depend_on_the_others(name):
         alone = portfolio(members=[member])
         alone.learn(batch)
         weights, intercept = alone.member_weights(member["name"])
-        own = learner.member_weights(member["name"])
-        assert (own[0].tobytes(), own[1]) == (weights.tobytes(), intercept)
+        mine = learner.member_weights(member["name"])
+        assert (mine[0].tobytes(), mine[1]) == (weights.tobytes(), intercept)
         assert alone.members()[0].calibration == view.calibration
 
 

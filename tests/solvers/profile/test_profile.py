@@ -98,11 +98,11 @@ def test_counts_moments_and_values_equal_those_of_numpy():
     profile = random.profile(rejected=rejected)
     learned = [row for t, row in enumerate(random.rows) if t % 7]
     assert profile.rows == len(learned)
-    found = {column.name: column for column in profile.columns(random.name_of)}
+    result = {column.name: column for column in profile.columns(random.name_of)}
     for name in ("price", "rare"):
         numbers = np.array([row[name] for row in learned if name in row])
         first = next(t for t, row in enumerate(learned) if name in row)
-        one = found[name]
+        one = result[name]
         assert (one.kind, one.count, one.others) == ("number", len(numbers), 0)
         assert one.missing == len(learned) - first - len(numbers)
         assert one.mean == pytest.approx(numbers.mean()) and one.sd == pytest.approx(numbers.std())
@@ -115,7 +115,7 @@ def test_counts_moments_and_values_equal_those_of_numpy():
         ]
         first = next(t for t, some in enumerate(values) if some)
         with_one = [some for some in values if some]
-        one = found[name]
+        one = result[name]
         assert (one.kind, one.count) == ("category", len(with_one))
         assert one.missing == len(learned) - first - len(with_one)
         assert one.last in with_one[-1]
@@ -143,7 +143,7 @@ def stability(short, long):
 def test_the_stability_index_equals_that_of_weighted_histograms():
     random = stream(n=4_000, shift_at=3_200)
     profile = random.profile()
-    found = {one.name: one.psi for one in profile.columns(random.name_of)}
+    result = {one.name: one.psi for one in profile.columns(random.name_of)}
     n = len(random.rows)
     weights = [(1 - 1 / rows) ** np.arange(n - 1, -1, -1.0) for rows in (k.SHORT_ROWS, k.LONG_ROWS)]
     for name in ("price", "rare"):
@@ -155,7 +155,7 @@ def test_the_stability_index_equals_that_of_weighted_histograms():
             row = random.rows[t]
             at = bins_of(edges, row[name]) if name in row else 20
             histograms[:, at] += [one[t] for one in weights]
-        assert found[name] == pytest.approx(stability(*histograms), rel=1e-9)
+        assert result[name] == pytest.approx(stability(*histograms), rel=1e-9)
     index = {name: at for at, name in random.pairs}
     first = next(t for t, row in enumerate(random.rows) if any("tags" in key for key in row))
     histograms = np.zeros((2, 33))
@@ -163,9 +163,9 @@ def test_the_stability_index_equals_that_of_weighted_histograms():
         keys = [key for key in random.rows[t] if key.startswith("tags=")]
         for at in [(index[key] * 2246822519 % 2**32) >> 27 for key in keys] or [32]:
             histograms[:, at] += [one[t] for one in weights]
-    assert found["tags"] == pytest.approx(stability(*histograms), rel=1e-9)
-    assert profile.drifts(False)[0] == ("price", found["price"])
-    assert found["price"] > 0.1 > 0.05 > found["tags"]
+    assert result["tags"] == pytest.approx(stability(*histograms), rel=1e-9)
+    assert profile.drifts(False)[0] == ("price", result["price"])
+    assert result["price"] > 0.1 > 0.05 > result["tags"]
 
 
 def test_frequent_values_are_found_among_very_many():
@@ -291,14 +291,14 @@ def test_kinds_of_columns():
         {"price": 3.0, "at.hour.sin": 1.0},
     ]
     texts = Stream(rows)
-    found = {one.name: one for one in texts.profile(FLAT).columns(texts.name_of)}
-    assert list(found) == ["subject", "at", "member", "site", "hour", "price"]
-    subject, at = found["subject"], found["at"]
+    result = {one.name: one for one in texts.profile(FLAT).columns(texts.name_of)}
+    assert list(result) == ["subject", "at", "member", "site", "hour", "price"]
+    subject, at = result["subject"], result["at"]
     assert (subject.kind, subject.count, subject.missing) == ("text", 2, 1)
     assert (subject.mean, subject.sd) == (2.0, 1.0)
     assert (at.kind, at.count, at.missing, at.mean) == ("time", 2, 1, None)
-    assert (found["member"].kind, found["member"].top) == ("boolean", [("true", 1)])
-    assert (found["site"].last, found["hour"].last) == ("a", "9")
+    assert (result["member"].kind, result["member"].top) == ("boolean", [("true", 1)])
+    assert (result["site"].last, result["hour"].last) == ("a", "9")
 
 
 def test_zeros_are_known_where_missing_values_are_indicated():
@@ -334,9 +334,9 @@ def test_numbered_features_are_columns_without_missing_values():
     for one in (whole, restored):
         one.count(Batch.from_dense(dense, np.ones(300)), accepted(300), 301)
     assert content(whole) == content(restored)
-    found = {int(one.name) - 1: one for one in profile.columns(lambda _: None)}
-    assert sorted(found) == list(range(20))
-    for index, one in found.items():
+    result = {int(one.name) - 1: one for one in profile.columns(lambda _: None)}
+    assert sorted(result) == list(range(20))
+    for index, one in result.items():
         assert (one.count, one.missing) == (300, 0)
         assert one.mean == pytest.approx(dense[:, index].mean(), abs=1e-12)
         assert one.sd == pytest.approx(dense[:, index].std())
@@ -356,8 +356,8 @@ def test_the_first_256_columns_are_kept():
 def test_without_room_for_names_many_values_say_nothing_of_missing_ones():
     many = Stream([{f"id={t}": 1.0, "few=a": 1.0} for t in range(1_500)])
     profile = many.profile()
-    known, full = (profile.columns(many.name_of, is_full) for is_full in (False, True))
-    assert {one.name: one.missing for one in known} == {"id": 0, "few": 0}
+    previous, full = (profile.columns(many.name_of, is_full) for is_full in (False, True))
+    assert {one.name: one.missing for one in previous} == {"id": 0, "few": 0}
     assert {one.name: one.missing for one in full} == {"id": None, "few": 0}
 
 

@@ -47,18 +47,18 @@ def test_the_safetensors_library_reads_it(tmp_path):
     content = dump(ARRAYS, {"seq": "12"})
     path = tmp_path / "state.safetensors"
     path.write_bytes(content)
-    found = numpy.load(content)
+    result = numpy.load(content)
     for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(result[name], array)
     with safetensors.safe_open(path, "np") as opened:
         assert opened.metadata()["seq"] == "12"
 
 
 def test_any_changed_byte_is_noticed():
     content = dump({"x": np.arange(4.0)}, {"seq": "1"})
-    for place in range(len(content)):
+    for index in range(len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 1
+        damaged[index] ^= 1
         with pytest.raises(CorruptState):
             load(bytes(damaged))
 

@@ -54,9 +54,11 @@ def dense_of(scores):
     rows, intercepts = [], []
     for served in scores:
         row, before = np.zeros(served.dim), -1
-        for places, weights in served.blocks():
-            assert places[0] > before and np.all(np.diff(places) > 0) and np.all(weights != 0.0)
-            row[places], before = weights, places[-1]
+        for positions, weights in served.blocks():
+            assert (
+                positions[0] > before and np.all(np.diff(positions) > 0) and np.all(weights != 0.0)
+            )
+            row[positions], before = weights, positions[-1]
         rows.append(row)
         intercepts.append(served.intercept)
     return rows, intercepts
@@ -65,8 +67,8 @@ def dense_of(scores):
 def heaviest_of(weights, top):
     """Definition: stable order of all weights by magnitude, without those that do not count."""
     order = np.argsort(-np.abs(weights), axis=None, kind="stable")[:top]
-    found = [(*divmod(at, weights.shape[1]), weights.flat[at]) for at in order.tolist()]
-    return [one for one in found if abs(one[2]) > 1e-12 * np.abs(weights[one[0]]).max()]
+    results = [(*divmod(at, weights.shape[1]), weights.flat[at]) for at in order.tolist()]
+    return [one for one in results if abs(one[2]) > 1e-12 * np.abs(weights[one[0]]).max()]
 
 
 def nonzeros_of(weights):
@@ -97,14 +99,14 @@ def test_views_equal_their_definition_on_dense_arrays(small_blocks, subtests):
             learner = LEARNERS[name]()
             weights = np.atleast_2d(learner.weights)
             intercepts = getattr(learner, "intercepts", learner.intercept)
-            rows, own = dense_of(learner.served_weights())
+            rows, mine = dense_of(learner.served_weights())
             assert np.array_equal(np.array(rows).reshape(weights.shape), weights)
-            assert own == np.ravel(intercepts).tolist()
+            assert mine == np.ravel(intercepts).tolist()
             assert learner.nonzeros == nonzeros_of(weights)
             for top in (1, 3, 7, 10_000):
                 survey = survey_weights(learner.served_weights(), top)
-                found = [(one.score, one.place, one.weight) for one in survey.heaviest]
-                assert found == heaviest_of(weights, top)
+                results = [(one.score, one.place, one.weight) for one in survey.heaviest]
+                assert results == heaviest_of(weights, top)
                 assert survey.nonzeros == learner.nonzeros
             members = member_learner(learner)
             pairs = [(weights, intercepts)]
@@ -119,9 +121,9 @@ def test_the_intercept_is_that_of_all_served_weights():
     for name, make in LEARNERS.items():
         learner = make()
         whole = getattr(learner, "_served", None) or getattr(learner, "_weights", None)
-        if whole is not None and isinstance(found := whole(), np.ndarray):
-            assert learner.intercept == found[-1], name
-            assert np.array_equal(learner.weights, found[:-1]), name
+        if whole is not None and isinstance(result := whole(), np.ndarray):
+            assert learner.intercept == result[-1], name
+            assert np.array_equal(learner.weights, result[:-1]), name
 
 
 @pytest.mark.parametrize("members", ["twelve", "papers"])
@@ -129,7 +131,7 @@ def test_weights_of_fused_members_are_those_of_the_state(members):
     spec = resolve_spec(SPECS[f"portfolio-{members}"])
     learner = learned(spec, stream(spec, 150))
     state = learner.state()
-    places = state["crew.fused.touched"][1:]
+    positions = state["crew.fused.touched"][1:]
     index = 0
     for view in learner.members():
         if view.spec.get("kind") in (None, "prior"):
@@ -138,9 +140,9 @@ def test_weights_of_fused_members_are_those_of_the_state(members):
         index += 1
         weights, _ = learner.member_weights(view.name)
         expected = np.zeros(len(weights))
-        expected[places] = column
+        expected[positions] = column
         if view.spec.get("schedule") == "inverse_sqrt":
-            expected *= weights[places[0]] / column[0]
+            expected *= weights[positions[0]] / column[0]
             assert np.allclose(weights, expected, rtol=1e-14, atol=0.0)
         else:
             assert np.array_equal(weights, expected)
@@ -161,8 +163,8 @@ def test_ties_and_tiny_weights():
 
     for top in range(1, 9):
         survey = survey_weights(scores(), top)
-        found = [(one.score, one.place, one.weight) for one in survey.heaviest]
-        assert found == heaviest_of(weights, top)
+        results = [(one.score, one.place, one.weight) for one in survey.heaviest]
+        assert results == heaviest_of(weights, top)
         assert survey.nonzeros == 6
     assert survey_weights([], 3).heaviest == () and survey_weights([], 3).dim is None
 
@@ -171,8 +173,8 @@ def wide_specs():
     for name in ALGORITHMS:
         spec = next(
             spec
-            for own, spec in SPECS.items()
-            if spec["algorithm"] == name and "nonlinear" not in own
+            for mine, spec in SPECS.items()
+            if spec["algorithm"] == name and "nonlinear" not in mine
         )
         spec = {field: value for field, value in spec.items() if field != "basis"}
         if name == "semiparametric":
@@ -267,6 +269,8 @@ def test_scaling_by_counts_is_exported_without_an_array_of_the_width():
     (stage,) = form.stages
     counts = dict(zip(stage.columns.tolist(), stage.counts.tolist(), strict=True))
     (score,) = form.scores
-    factors = [((counts[place] + 1.0) / (stage.rows + 1.0)) ** -stage.power for place in counts]
+    factors = [
+        ((counts[position] + 1.0) / (stage.rows + 1.0)) ** -stage.power for position in counts
+    ]
     assert row.weights.tolist() == (score.weights * np.array(factors)).tolist()
     assert peak_of(lambda: one_weight_a_feature(form)) < MIB

@@ -47,13 +47,13 @@ def moves_on(learner, slow, batch, x, retain, make):
     """Refit after 28 rows and apply after 30, with both implementations."""
     teach(learner, slow, batch[:28], x[:28])
     before = learner.certificate()
-    found = refitted(learner)
-    count = len(found.duals[0])
+    result = refitted(learner)
+    count = len(result.duals[0])
     begin = len(slow.rows) - count
     teach(learner, slow, batch[28:30], x[28:30])
     dual = learner.certificate().dual
-    rows = take_refit(learner, found.fingerprints, found.duals)
-    assert before.dual < found.certificate.dual and dual < learner.certificate().dual
+    rows = take_refit(learner, result.fingerprints, result.duals)
+    assert before.dual < result.certificate.dual and dual < learner.certificate().dual
     taken = learner.state()["ring_duals"]
     first = len(slow.rows) - min(retain, len(slow.rows))
     if slow.window[0] == "sliding":
@@ -61,10 +61,10 @@ def moves_on(learner, slow, batch, x, retain, make):
     assert rows == begin + count - max(begin, first)
     shares = set()
     for at in range(max(begin, first), begin + count):
-        held, new = slow.rows[at][3], found.duals[0][at - begin]
+        kept, new = slow.rows[at][3], result.duals[0][at - begin]
         slow.rows[at][3] = taken[at - len(slow.rows)]
-        if abs(new - held) > 1e-9:
-            shares.add(round((slow.rows[at][3] - held) / (new - held), 6))
+        if abs(new - kept) > 1e-9:
+            shares.add(round((slow.rows[at][3] - kept) / (new - kept), 6))
     # The whole step, or the same share of it for each.
     assert len(shares) == 1 and shares <= {2.0**-k for k in range(7)}
     slow.iterates = [make(slow.numerator() / slow.room())]
@@ -114,13 +114,13 @@ def test_the_gap_comes_down_to_the_tolerance_by_the_learners_own_certificate(sub
             learner = make_learner(spec)
             learner.learn(batch)
             before = learner.certificate()
-            found = refitted(learner, max_epochs=3000)
-            assert found.converged
-            assert take_refit(learner, found.fingerprints, found.duals) == 300
+            result = refitted(learner, max_epochs=3000)
+            assert result.converged
+            assert take_refit(learner, result.fingerprints, result.duals) == 300
             now = learner.certificate()
             assert not now.estimate and now.relative_gap <= 1e-3 and now.dual >= before.dual
-            assert now.primal == pytest.approx(found.certificate.primal, rel=1e-12)
-            assert now.gap == pytest.approx(found.certificate.gap, rel=1e-6)
+            assert now.primal == pytest.approx(result.certificate.primal, rel=1e-12)
+            assert now.gap == pytest.approx(result.certificate.gap, rel=1e-6)
 
 
 def optimum(loss, x, y, rho):
@@ -143,10 +143,10 @@ def optimum(loss, x, y, rho):
         )  # fmt: skip
         model.fit(with_one, y)
     else:
-        given = {"C": 1 / (rho * n), "fit_intercept": False, "tol": 1e-7, "max_iter": 1_000_000}
-        model = LogisticRegression(**given)
+        fields = {"C": 1 / (rho * n), "fit_intercept": False, "tol": 1e-7, "max_iter": 1_000_000}
+        model = LogisticRegression(**fields)
         if loss in ("hinge", "squared_hinge"):
-            model = LinearSVC(loss=loss, dual=True, **given)
+            model = LinearSVC(loss=loss, dual=True, **fields)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(with_one, y)
@@ -163,8 +163,8 @@ def test_outside_solvers_find_the_same_optimum(loss):
     batch, x, y = rows_for(loss)
     learner = make_learner(spec_of(loss, ("sliding", 300), dim=8, rho=0.02))
     learner.learn(batch)
-    found = refitted(learner, tol=1e-7, max_epochs=20_000)
-    take_refit(learner, found.fingerprints, found.duals)
+    result = refitted(learner, tol=1e-7, max_epochs=20_000)
+    take_refit(learner, result.fingerprints, result.duals)
     now = learner.certificate()
     best = optimum(loss, x, y, 0.02)
     # The dual is a lower bound, and with the gap the primal is an upper bound.
@@ -179,21 +179,21 @@ def test_a_reference_bounds_what_is_served_on_the_retained_rows():
     learner.learn(batch)
     refitting = Refitting(problems_of(learner), 1e-9, 10_000, alone=True)
     refitting.run()
-    found = refitting.reference()
-    assert found.converged and len(found.losses) == 100
-    assert found.lower <= found.found <= found.lower * (1 + 1e-8) <= found.served
+    result = refitting.reference()
+    assert result.converged and len(result.losses) == 100
+    assert result.lower <= result.found <= result.lower * (1 + 1e-8) <= result.served
     # By definition, for the last 100 rows alone.
     delta = 0.999 ** np.arange(99, -1, -1.0)
     served = np.log1p(np.exp(-y * learner.predict(batch)))[-100:]
     w = np.append(learner.weights, learner.intercept)
-    assert found.served == pytest.approx(delta @ served / delta.sum() + 0.01 * w @ w)
+    assert result.served == pytest.approx(delta @ served / delta.sum() + 0.01 * w @ w)
     alone = make_learner(spec_of("logistic", ("exponential", 0.999), dim=8, **more))
     alone.learn(batch[200:])
     solved = refitted(alone, 1e-9, 10_000)
     take_refit(alone, solved.fingerprints, solved.duals)
-    assert alone.certificate().primal == pytest.approx(found.found, rel=1e-8)
+    assert alone.certificate().primal == pytest.approx(result.found, rel=1e-8)
     optimal = np.log1p(np.exp(-y[200:] * alone.predict(batch[200:])))
-    np.testing.assert_allclose(found.losses, optimal, rtol=1e-4)
+    np.testing.assert_allclose(result.losses, optimal, rtol=1e-4)
 
 
 def test_strength_is_the_same_problem():
@@ -202,13 +202,13 @@ def test_strength_is_the_same_problem():
     twin = make_learner(spec_of("hinge", dim=8, rho=0.02, retain=300))
     for one in (learner, twin):
         one.learn(batch)
-        found = refitted(one, 1e-8, 20_000)
-        take_refit(one, found.fingerprints, found.duals)
+        result = refitted(one, 1e-8, 20_000)
+        take_refit(one, result.fingerprints, result.duals)
     np.testing.assert_allclose(learner.weights, twin.weights, atol=1e-3)
     for one in (learner, twin):
-        found = Refitting(problems_of(one), 1e-8, 20_000, alone=True)
-        found.run()
-        assert found.reference().served == pytest.approx(one.certificate().primal)
+        result = Refitting(problems_of(one), 1e-8, 20_000, alone=True)
+        result.run()
+        assert result.reference().served == pytest.approx(one.certificate().primal)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +236,12 @@ def test_rows_are_refitted_as_they_came_out_of_the_stages(more, task):
     learner = make_learner(spec | {"task": task})
     learner.learn(batch[:70])
     before = learner.certificate()
-    found = refitted(learner)
-    assert found.fingerprints.shape == (3 if names else 1, 60)
-    assert found.certificate.relative_gap <= 1e-3 < before.relative_gap
+    result = refitted(learner)
+    assert result.fingerprints.shape == (3 if names else 1, 60)
+    assert result.certificate.relative_gap <= 1e-3 < before.relative_gap
     learner.learn(batch[70:75])
     dual = learner.certificate().dual
-    assert take_refit(learner, found.fingerprints, found.duals) == 55
+    assert take_refit(learner, result.fingerprints, result.duals) == 55
     assert learner.certificate().dual > dual
     twin = make_learner(spec | {"task": task})
     twin.restore(learner.state())
@@ -256,8 +256,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     with pytest.raises(RefitError, match="no row is retained"):
         Refitting(problems_of(learner), 1e-3, 10)
     learner.learn(batch[:40])
-    found = refitted(learner)
-    good = (found.fingerprints, found.duals)
+    result = refitted(learner)
+    good = (result.fingerprints, result.duals)
     states = {}
 
     def refuses(match, prints, duals):
@@ -266,13 +266,13 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
             take_refit(learner, prints, duals)
         assert bytes_of(learner) == before
 
-    refuses("do not fit", found.fingerprints[:, 1:], found.duals)
-    refuses("do not fit", np.repeat(found.fingerprints, 2, 0), np.repeat(found.duals, 2, 0))
-    refuses("finite", found.fingerprints, np.full((1, 20), np.inf))
+    refuses("do not fit", result.fingerprints[:, 1:], result.duals)
+    refuses("do not fit", np.repeat(result.fingerprints, 2, 0), np.repeat(result.duals, 2, 0))
+    refuses("finite", result.fingerprints, np.full((1, 20), np.inf))
     states["before"] = learner.state()
     take_refit(learner, *good)
     # Zeros are feasible too, but decrease the dual at every share.
-    refuses("moved on", found.fingerprints, 0.0 * found.duals)
+    refuses("moved on", result.fingerprints, 0.0 * result.duals)
     learner.restore(states["before"])
     learner.unlearn(7)
     refuses("still retained", *good)
@@ -336,13 +336,13 @@ def test_awkward_windows_are_refitted_or_refused_in_words(subtests):
     """By every method, and with rho, lambda or C at the ends of their range."""
     for kind, name in product(BAD_ROWS, AWKWARD):
         with subtests.test(kind=kind, name=name):
-            batch, own = (
+            batch, options = (
                 BAD_ROWS[kind],
                 {"asset": "lambda", "fobos": "lambda", "passive_aggressive": "C"},
             )
             for size in (1e-100, 1e-9, 1e-3, 1e9, 1e100):
                 fields = {
-                    own.get(name, "rho"): size,
+                    options.get(name, "rho"): size,
                     "features": {"kind": "indexed", "dim": batch.dim},
                 }
                 try:
@@ -392,14 +392,14 @@ def test_solve_finds_the_same_weights_with_the_part_of_other_rows_fixed(loss):
     state = learner.state()
     rows = np.hstack([x[-100:], np.ones((100, 1))])
     delta = 0.995 ** np.arange(99, -1, -1.0)
-    held = state["scale"] * state["v"] - (delta * state["ring_duals"]) @ rows
+    kept = state["scale"] * state["v"] - (delta * state["ring_duals"]) @ rows
     solution = solve(
         Batch.from_dense(x[-100:], y[-100:], delta), "sdca", loss=reference.loss_spec(loss),
-        rho=0.02, tol=1e-12, max_epochs=20_000, intercept="penalized", fixed=held,
+        rho=0.02, tol=1e-12, max_epochs=20_000, intercept="penalized", fixed=kept,
         total=float(state["delta"]),
     )  # fmt: skip
-    found = refitted(learner, 1e-12, 20_000)
-    take_refit(learner, found.fingerprints, found.duals)
+    result = refitted(learner, 1e-12, 20_000)
+    take_refit(learner, result.fingerprints, result.duals)
     np.testing.assert_allclose(learner.weights, solution.weights, atol=1e-4)
     assert learner.intercept == pytest.approx(solution.intercept, abs=1e-4)
 
@@ -425,9 +425,11 @@ def test_other_methods_find_the_same_dual_variables(loss, window, methods):
         assert run.run(on_look=lambda one: looks.append(one.relative_gap))  # noqa: B023
         twin = make_learner(spec)
         twin.restore(learner.state())
-        found = run.refitted()
-        assert found.converged and found.epochs > 0 and looks[-1] <= 1e-6 < run.relative_gap_before
-        assert take_refit(twin, found.fingerprints, found.duals) == run.rows
+        result = run.refitted()
+        assert (
+            result.converged and result.epochs > 0 and looks[-1] <= 1e-6 < run.relative_gap_before
+        )
+        assert take_refit(twin, result.fingerprints, result.duals) == run.rows
         assert twin.certificate().relative_gap <= 2e-6
         duals[method] = twin.certificate().dual
         np.testing.assert_allclose(duals[method], duals["sdca"], rtol=3e-6)

@@ -80,9 +80,9 @@ def test_the_least_objective_of_the_rows_enters_by_each_method(name):
         duals.append(run.dual)
     # Lower bounds of one problem: no weights near those found are below any of them.
     assert max(duals) - min(duals) <= 2e-5 * max(duals)
-    found, random = served(twin), np.random.default_rng(1)
+    result, random = served(twin), np.random.default_rng(1)
     for scale in (1e-3, 1e-2, 0.1):
-        nearby = found + scale * random.standard_normal((20, DIM + 1))
+        nearby = result + scale * random.standard_normal((20, DIM + 1))
         if not learner.spec["intercept"]:
             nearby[:, -1] = 0.0
         assert all(objective(spec, w, x, batch) >= max(duals) for w in nearby)
@@ -95,7 +95,7 @@ def steps_from(spec, w, batch, x, t, reach, norm):
     has_box = bool(spec.get("bound"))
     chosen = make_loss(spec.get("loss", "hinge"))
     radius = math.sqrt(chosen.value(0.0, 1.0) / (spec.get("lambda") or 1.0))
-    found = []
+    results = []
     for row, y, c in zip(x, batch.labels, batch.weights, strict=True):
         if c == 0.0:
             continue
@@ -133,8 +133,8 @@ def steps_from(spec, w, batch, x, t, reach, norm):
                     cut = alpha * spec["lambda"] * period
                     w = np.sign(w) * np.maximum(np.abs(w) - cut, 0.0)
                 w = w / (1.0 + alpha * spec.get("sigma", 0.0))
-        found.append(w)
-    return found
+        results.append(w)
+    return results
 
 
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "spg-hinge-average"])
@@ -230,16 +230,16 @@ def test_classes_are_refitted_on_rows_as_a_prediction_shows_them(algorithm, more
     enter_refit(learner, arrays)
     counts = rows.weights > 0.0
     total = 0.0
-    for place, w in enumerate(learner.served()[:3]):
+    for index, w in enumerate(learner.served()[:3]):
         z = np.array([
             rows.values[a:b] @ w[rows.indices[a:b]]
             for a, b in zip(rows.indptr, rows.indptr[1:], strict=False)
         ]) + w[-1]  # fmt: skip
         loss = "hinge" if algorithm == "asset" else "logistic"
-        pairs = zip(z, labels[place], strict=True)
+        pairs = zip(z, labels[index], strict=True)
         losses = np.array([reference.value(loss, a, b, None) for a, b in pairs])
         size = 0.5 * w @ w if algorithm == "asset" else np.abs(w).sum()
-        if place in (1, 2):
+        if index in (1, 2):
             total += (rows.weights * losses)[counts].mean() + 0.03 * size
     assert run.dual <= total + 1e-9 and total - run.dual <= 2e-3 * total
     assert not np.array_equal(before, learner.predict_classes(batch[:120]).scores[:, :2])
@@ -354,15 +354,15 @@ def test_each_that_cannot_says_why():
     assert why_method("asdca", **sliding) is None
     assert "l2" in why_method("asdca", regularizer="entropy", **sliding)
     assert "not a method" in why_method("ipm", **sliding)
-    for given, field in (
+    for case, field in (
         ({"algorithm": "sgd", "refit": {"method": "dcd"}}, "/refit/method"),
         ({"algorithm": "sgd", "rho": 0, "refit": {}}, "/refit"),
         ({"algorithm": "dual_ascent", "refit": {"rows": 5}}, "/refit/rows"),
         ({"algorithm": "ogd", "refit": {}}, "/refit"),
     ):
         with pytest.raises(InvalidSpec) as error:
-            resolve_spec(FEATURES | given)
+            resolve_spec(FEATURES | case)
         assert error.value.field == field
-    own = resolve_spec(FEATURES | {"algorithm": "asset", "refit": {"rows": 500}})["refit"]
-    assert own == {"every": 10_000, "method": "mcpa", "tol": 1e-3, "rows": 500}
+    mine = resolve_spec(FEATURES | {"algorithm": "asset", "refit": {"rows": 500}})["refit"]
+    assert mine == {"every": 10_000, "method": "mcpa", "tol": 1e-3, "rows": 500}
     assert resolve_spec(resolve_spec(FEATURES | {"algorithm": "asset", "refit": {}}))

@@ -220,11 +220,11 @@ def test_every_invalid_number_is_reported(batch, column):
     good = [batch.indptr, batch.indices, batch.values, batch.labels, batch.weights]
     good[0], good[3], good[4] = (np.append(good[k], good[k][-1]) for k in (0, 3, 4))
     edges = EDGES if good[column].dtype == float else range(-2, 8)
-    for place, edge in product(range(len(good[column])), edges):
+    for index, edge in product(range(len(good[column])), edges):
         columns = [array.copy() for array in good]
-        columns[column][place] = edge
+        columns[column][index] = edge
         row, _, _ = first_bad_row(*columns, batch.dim)
-        assert (row >= 0) == breaks_a_rule(*columns, batch.dim), (place, edge)
+        assert (row >= 0) == breaks_a_rule(*columns, batch.dim), (index, edge)
 
 
 @pytest.mark.parametrize("column", range(5))
@@ -233,10 +233,10 @@ def test_invalid_number_among_shared_ones_is_reported(batch, column):
     made = Batch.of_columns(*good, batch.dim)
     assert made.values is good[2] and are_shared_ones(made.weights)
     edges = EDGES if good[column].dtype == float else range(-2, 8)
-    for place, edge in product(range(len(good[column])), edges):
+    for index, edge in product(range(len(good[column])), edges):
         columns = list(good)
         columns[column] = good[column].copy()
-        columns[column][place] = edge
+        columns[column][index] = edge
         if breaks_a_rule(*columns, batch.dim):
             with pytest.raises(InvalidRow) as got:
                 Batch.of_columns(*columns, batch.dim)

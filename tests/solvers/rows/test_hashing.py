@@ -37,8 +37,8 @@ def murmur3(data: bytes) -> int:
 
 
 def test_published_hashes_are_met():
-    places = hash_names(list(KNOWN), 28)
-    assert places.tolist() == [h % 2**28 for h in KNOWN.values()]
+    positions = hash_names(list(KNOWN), 28)
+    assert positions.tolist() == [h % 2**28 for h in KNOWN.values()]
     assert all(murmur3(name.encode()) == h for name, h in KNOWN.items())
 
 
@@ -46,25 +46,25 @@ def test_published_hashes_are_met():
 def test_any_names_hash_as_the_reference_does(names, bits):
     expected = [murmur3(name.encode("utf-8", "surrogatepass")) % 2**bits for name in names]
     assert hash_names(names, bits).tolist() == expected
-    places = NamePlaces(bits, remembered=3)
-    assert [places[name] for name in names] == expected
-    assert len(places) <= 3
+    positions = NamePlaces(bits, remembered=3)
+    assert [positions[name] for name in names] == expected
+    assert len(positions) <= 3
 
 
 def test_a_row_of_names_holds_numbers_strings_and_bools():
-    places = NamePlaces(18)
+    positions = NamePlaces(18)
     x = {"age": 39, "city": "Oslo", "member": True, "gone": False, "zero": -0.0}
-    row = {places["age"]: 39.0, places["city=Oslo"]: 1.0, places["member"]: 1.0}
-    assert hash_row(x, places) == (sorted(row), [row[place] for place in sorted(row)])
+    row = {positions["age"]: 39.0, positions["city=Oslo"]: 1.0, positions["member"]: 1.0}
+    assert hash_row(x, positions) == (sorted(row), [row[position] for position in sorted(row)])
 
 
 def test_names_at_one_place_are_added_in_their_order():
-    places = NamePlaces(1)
-    same = [name for name in map(str, range(50)) if places[name] == 0][:3]
+    positions = NamePlaces(1)
+    same = [name for name in map(str, range(50)) if positions[name] == 0][:3]
     numbers = dict(zip(same, (1e16, 1.0, -1e16), strict=True))
-    assert hash_row(numbers, places) == ([], [])
+    assert hash_row(numbers, positions) == ([], [])
     turned = {same[0]: 1e16, same[2]: -1e16, same[1]: 1.0}
-    assert hash_row(turned, places) == ([0], [1.0])
+    assert hash_row(turned, positions) == ([0], [1.0])
 
 
 def test_equal_indices_of_a_batch_are_added_in_their_order():
@@ -95,5 +95,5 @@ def test_summed_rows_equal_plain_sums(rows):
         for j, x in row:
             sums[j] = sums[j] + x if j in sums else x
         begin, end = batch.indptr[i : i + 2]
-        found = zip(batch.indices[begin:end], batch.values[begin:end], strict=True)
-        assert dict(found) == {j: x for j, x in sums.items() if x != 0.0}
+        result = zip(batch.indices[begin:end], batch.values[begin:end], strict=True)
+        assert dict(result) == {j: x for j, x in sums.items() if x != 0.0}

@@ -107,9 +107,9 @@ def test_the_window_is_solved_as_offline_and_served_as_its_answer_predicts():
 
     window = batch.take(np.flatnonzero(batch.weights > 0.0)[-120:])
     answer = solve_semiparametric(window, None, OFFLINE, 4.0, 0.5, 2.0, "ipm", tol=1e-6)
-    run, found = solved(learner)
+    run, result = solved(learner)
     assert run.rows == 120 and run.converged and run.relative_gap <= 1e-6
-    assert enter_refit(learner, found.arrays) == 120
+    assert enter_refit(learner, result.arrays) == 120
     new, _, y_new = days(260, seed=1)
     np.testing.assert_allclose(learner.predict(new), answer.predict(new), rtol=1e-12)
     got = coefficients_of(learner)
@@ -183,22 +183,22 @@ def test_a_window_that_moves_on_and_what_fits_no_more():
     with pytest.raises(RefitError, match="no row is retained"):
         begin_refit(problems_of(learner), "ipm", 1e-3, 1)
     learner.learn(first)
-    _, found = solved(learner)
+    _, result = solved(learner)
     there = make_learner(spec_of())
     there.restore(learner.state())
-    enter_refit(there, found.arrays)
+    enter_refit(there, result.arrays)
     learner.learn(second[:20])
     came = int(np.count_nonzero(second[:20].weights))
-    left = len(found.arrays["fingerprints"]) + came - 120
+    left = len(result.arrays["fingerprints"]) + came - 120
     kept = 120 - came
     assert left > 0
     rows = learner.window()[0]
-    assert enter_refit(learner, found.arrays) == kept
+    assert enter_refit(learner, result.arrays) == kept
     # Its support rows are served, including those that have left the window.
     assert learner.predict(second).tobytes() == there.predict(second).tobytes()
-    held, _, duals = learner.window()
-    assert held.values.tobytes() == rows.values.tobytes()
-    assert np.array_equal(duals[:kept], found.arrays["duals"][left:])
+    stored, _, duals = learner.window()
+    assert stored.values.tobytes() == rows.values.tobytes()
+    assert np.array_equal(duals[:kept], result.arrays["duals"][left:])
     assert not duals[kept:].any()
     # A refit can start where the last one ended, and has the same result.
     _, warm = solved(learner, "pdsg", 1e-4)
@@ -206,7 +206,7 @@ def test_a_window_that_moves_on_and_what_fits_no_more():
     np.testing.assert_allclose(warm.arrays["beta"], exact.arrays["beta"], atol=0.1)
 
     before = content(learner)
-    arrays = dict(found.arrays)
+    arrays = dict(result.arrays)
     for wrong, match in (
         ({"duals": arrays["duals"][1:]}, "do not fit"),
         ({"beta": np.append(arrays["beta"], 1.0)}, "do not fit"),
@@ -233,18 +233,18 @@ def test_dependent_functions_are_named_and_coefficients_that_are_not_unique():
     twice = [*BASIS[:2], {"kind": "linear", "feature": 2, "name": "again"}]
     learner = make_learner(spec_of(basis=twice))
     learner.learn(batch)
-    run, found = solved(learner)
-    assert found.dropped == ["again"] and found.coefficients_are_unique
-    enter_refit(learner, found.arrays)
+    run, result = solved(learner)
+    assert result.dropped == ["again"] and result.coefficients_are_unique
+    enter_refit(learner, result.arrays)
     got = coefficients_of(learner)
     assert [one.dropped for one in got.terms] == [False, False, True]
     assert got.terms[2].value == 0.0
     # No row is off its bounds: any constant within epsilon of all labels is optimal.
     learner = make_learner(spec_of(basis=["constant"], epsilon=100.0))
     learner.learn(batch)
-    _, found = solved(learner)
-    assert found.dropped == [] and not found.coefficients_are_unique
-    enter_refit(learner, found.arrays)
+    _, result = solved(learner)
+    assert result.dropped == [] and not result.coefficients_are_unique
+    enter_refit(learner, result.arrays)
     got = coefficients_of(learner)
     assert not got.are_unique and got.support == 0
     assert np.abs(batch.labels - learner.predict(batch)).max() <= 100.0

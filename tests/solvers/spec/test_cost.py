@@ -29,21 +29,23 @@ TOO_LONG = {
 
 
 def spec_of(given: dict) -> dict:
-    own = {"algorithm": "dual_ascent", **given}
-    if own["features"] == "hashed-20":
-        own["features"] = {"kind": "hashed", "bits": 20}
-    return own
+    fields = {"algorithm": "dual_ascent", **given}
+    if fields["features"] == "hashed-20":
+        fields["features"] = {"kind": "hashed", "bits": 20}
+    return fields
 
 
 @pytest.mark.parametrize("name", TOO_LONG)
 def test_a_row_of_more_than_a_second_is_refused_with_field_estimate_and_limit(name):
-    given, field = TOO_LONG[name]
-    spec = spec_of(given)
+    inputs, field = TOO_LONG[name]
+    spec = spec_of(inputs)
     with pytest.raises(InvalidSpec, match=r"estimated to take .* s, and the limit is 1 s") as wrong:
         check_cost(resolve_spec(spec))
     assert wrong.value.field == f"/{field}"
-    own = {name: value for name, value in spec.items() if name != "features"}
-    whole = resolve_spec({"features": spec["features"], "algorithm": "portfolio", "members": [own]})
+    fields = {name: value for name, value in spec.items() if name != "features"}
+    whole = resolve_spec(
+        {"features": spec["features"], "algorithm": "portfolio", "members": [fields]}
+    )
     with pytest.raises(InvalidSpec) as wrong:
         check_cost(whole)
     assert wrong.value.field == f"/members/0/{field}"
@@ -110,8 +112,8 @@ MEASURED = {
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_estimate_has_the_order_of_magnitude_of_what_is_measured(name):
     """In CPU time. The server corrects a factor of ten after the first slice."""
-    given, classes = MEASURED[name]
-    spec = resolve_spec(given)
+    inputs, classes = MEASURED[name]
+    spec = resolve_spec(inputs)
     learner = make_learner(spec)
     learner.learn(batch_of(spec, max(classes, 8), classes))
     for rows in (1, 40):
@@ -180,8 +182,12 @@ def test_a_learner_says_when_a_row_may_start_long_work():
 @pytest.mark.parametrize("is_member", [False, True])
 def test_making_a_map_is_estimated_and_other_learners_take_no_time(is_member):
     features = {"kind": "indexed", "dim": 2048}
-    own = {"algorithm": "dual_ascent", "map": {"kind": "fourier", "components": 2048}}
-    whole = {"members": [own], "features": features} if is_member else {**own, "features": features}
+    fields = {"algorithm": "dual_ascent", "map": {"kind": "fourier", "components": 2048}}
+    whole = (
+        {"members": [fields], "features": features}
+        if is_member
+        else {**fields, "features": features}
+    )
     spec = resolve_spec(whole)
     times = []
     for _ in range(3):

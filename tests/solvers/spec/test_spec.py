@@ -45,14 +45,14 @@ def test_every_default_is_written_out_in_one_order():
 
 
 def test_a_resolved_specification_resolves_to_itself():
-    given = {
+    fields = {
         "loss": {"kind": "huber"},
         "task": "regression",
         "window": "sliding",
         "average": {},
         "features": FEATURES,
     }
-    once = resolve_spec(given)
+    once = resolve_spec(fields)
     assert resolve_spec(once) == once
     assert once["loss"] == {"kind": "huber", "delta": 1.0}
     assert once["window"] == {"kind": "sliding", "length": 2000}
@@ -265,19 +265,19 @@ def test_a_learner_carries_its_resolved_specification():
 
 
 def test_resolving_changes_nothing_of_what_is_given():
-    given = {"features": {"kind": "indexed", "dim": 5}, "window": {"kind": "sliding"}}
-    copy = json.loads(json.dumps(given))
-    resolve_spec(given)
-    assert given == copy
+    fields = {"features": {"kind": "indexed", "dim": 5}, "window": {"kind": "sliding"}}
+    copy = json.loads(json.dumps(fields))
+    resolve_spec(fields)
+    assert fields == copy
 
 
 def test_what_follows_from_a_fixed_specification_is_worked_out_once():
-    given = {"algorithm": "dual_ascent", "loss": "hinge", "features": FEATURES}
-    spec = FixedSpec(resolve_spec(given))
+    fields = {"algorithm": "dual_ascent", "loss": "hinge", "features": FEATURES}
+    spec = FixedSpec(resolve_spec(fields))
     one, other = make_learner(spec), make_learner(spec)
     assert one is not other
     assert one.spec is other.spec
-    assert one.spec == make_learner(given).spec == resolve_spec(given)
+    assert one.spec == make_learner(fields).spec == resolve_spec(fields)
     assert json.loads(json.dumps(spec)) == spec
     assert why_not_refit(spec) == why_not_refit(dict(spec))
     for _ in range(2):  # refusals are not cached

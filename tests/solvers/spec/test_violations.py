@@ -11,9 +11,9 @@ from dualstream.solvers.spec.algorithms import ALGORITHMS
 def violations(spec):
     with pytest.raises(InvalidSpec) as caught:
         resolve_spec(spec)
-    found = caught.value.violations
-    assert found[0].field == caught.value.field and str(found[0]) == str(caught.value)
-    return [one.field for one in found]
+    result = caught.value.violations
+    assert result[0].field == caught.value.field and str(result[0]) == str(caught.value)
+    return [one.field for one in result]
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"semiparametric"}))

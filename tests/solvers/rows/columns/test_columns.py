@@ -15,8 +15,8 @@ AGED = {"kind": "time", "parts": ["hour", "age"]}
 
 
 def reader(columns=None, crosses=None):
-    given = {"columns": columns or {}} | ({} if crosses is None else {"crosses": crosses})
-    spec = resolve_spec(given)
+    inputs = {"columns": columns or {}} | ({} if crosses is None else {"crosses": crosses})
+    spec = resolve_spec(inputs)
     return ColumnReader(spec["columns"], spec["crosses"])
 
 
@@ -280,8 +280,8 @@ def test_roles_ids_and_explicit_rows():
     for row in (flat, {"x": {"n": 1, "ip": "::1"}, "y": 1, "id": 7, "weight": 2}):
         got = read.read(row)
         assert (got.features, got.label, got.id, got.weight) == ({"n": 1}, 1, 7, 2)
-    own = {"x": {"n": 1}, "clicked": 1, "event": "7.0", "cost": 2}
-    got = read.read(own)
+    fields = {"x": {"n": 1}, "clicked": 1, "event": "7.0", "cost": 2}
+    got = read.read(fields)
     assert (got.features, got.label, got.id, got.weight) == ({"n": 1}, 1, "7", 2)
     with pytest.raises(BadColumn, match="the object `x` and the column 'z'"):
         read.read({"x": {"n": 1}, "z": 2})

@@ -18,7 +18,7 @@ def number(token):
 
 def plain_parse(text, dim, labelled=True):
     """(rows, bad): each row is (index, label or None, {index: value}), bad is a list of indices."""
-    rows, bad, place = [], [], 0
+    rows, bad, position = [], [], 0
     for line in text.split(b"\n"):
         tokens = re.split(rb"[ \t\v\f\r]+", line.split(b"#")[0].strip(b" \t\v\f\r"))
         if tokens == [b""]:
@@ -41,10 +41,10 @@ def plain_parse(text, dim, labelled=True):
         y = number(label) if label is not None and labelled else None
         good = good and (y is None or abs(y) <= 1e100)
         if good:
-            rows.append((place, y, {j: x for j, x in entries.items() if x != 0.0}))
+            rows.append((position, y, {j: x for j, x in entries.items() if x != 0.0}))
         else:
-            bad.append(place)
-        place += 1
+            bad.append(position)
+        position += 1
     return rows, bad
 
 

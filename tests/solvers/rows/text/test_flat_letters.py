@@ -11,14 +11,14 @@ from dualstream.solvers.rows.text.flat.words import LETTERS, MARK
 
 
 def test_escapes_that_are_decoded_are_never_composed_with_others():
-    found = [code for code in range(0x110000) if is_composed(code)]
+    results = [code for code in range(0x110000) if is_composed(code)]
     seconds = set()
     for code in range(0x110000):
         parts = decomposition(chr(code)).split()
         if len(parts) == 2 and parts[0][0] != "<":
             seconds.add(int(parts[1], 16))
-    assert len(found) > 30_000
-    for code in found:
+    assert len(results) > 30_000
+    for code in results:
         one = chr(code)
         assert normalize("NFC", one) == one and not combining(one) and code not in seconds, code
 
@@ -32,7 +32,7 @@ def test_the_table_agrees_with_words_of(before):
         letter = table[code]
         is_letter = 0 < letter < MARK or (letter >= MARK and bool(before))
         word = before + chr(letter % MARK) if is_letter else before
-        found = words_of("text", before + chr(code))
-        assert [normalize("NFC", one) for one in found] == [
+        result = words_of("text", before + chr(code))
+        assert [normalize("NFC", one) for one in result] == [
             normalize("NFC", one) for one in [word] if one
         ], hex(code)
