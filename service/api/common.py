@@ -59,7 +59,7 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     return given
 
 
-class Done(NamedTuple):
+class ControlResult(NamedTuple):
     """A control record that a request has made, this one or an earlier one with its key."""
 
     seq: int
@@ -86,33 +86,33 @@ class Done(NamedTuple):
         return response
 
 
-async def once(
+async def run_once(
     model: Model,
     key: bytes | None,
     requested: bytes,
     submit: Callable[[], Awaitable[tuple[Order, Receipt]]],
-) -> Done:
+) -> ControlResult:
     """Submit a control, unless a request with this stored key has done it before.
 
     Raises Problem 422 if the key was used with another request than `requested`.
     """
     await model.refresh()
-    if (before := await repeated(model, key, requested)) is not None:
+    if (before := await find_repeat(model, key, requested)) is not None:
         return before
     order, receipt = await submit()
     seq, outcome = receipt.placed.seq, receipt.control_outcome
     if receipt.placed.conflict:
         raise key_reused()
     if receipt.placed.duplicate:
-        return await repeated_at(model, seq)
+        return await result_at(model, seq)
     fields = structs.asdict(order)
     if outcome is None:
-        return Done(seq, False, False, fields=fields)
-    return Done(seq, False, True, outcome.refusal, outcome.rows, fields)
+        return ControlResult(seq, False, False, fields=fields)
+    return ControlResult(seq, False, True, outcome.refusal, outcome.rows, fields)
 
 
-async def repeated(model: Model, key: bytes | None, requested: bytes) -> Done | None:
-    """The control record with this stored key; None if the key is new. Raises as `once`."""
+async def find_repeat(model: Model, key: bytes | None, requested: bytes) -> ControlResult | None:
+    """The control record with this stored key; None if the key is new. Raises as `run_once`."""
     if key is None:
         return None
     [known] = await model.known([key])
@@ -120,13 +120,13 @@ async def repeated(model: Model, key: bytes | None, requested: bytes) -> Done | 
         return None
     if known.fingerprint != hashlib.sha256(requested).digest()[:16]:
         raise key_reused()
-    return await repeated_at(model, known.seq)
+    return await result_at(model, known.seq)
 
 
-async def repeated_at(model: Model, seq: int) -> Done:
+async def result_at(model: Model, seq: int) -> ControlResult:
     """The control record at `seq`, after the replica has applied it."""
     await model.refresh(seq)
     kept = model.replica.control_outcomes.at(seq)
     if kept is None:
-        return Done(seq, True, False)
-    return Done(seq, True, True, kept.refusal, kept.rows, kept.fields)
+        return ControlResult(seq, True, False)
+    return ControlResult(seq, True, True, kept.refusal, kept.rows, kept.fields)

@@ -13,11 +13,11 @@ from typing import Annotated, Any, NoReturn
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import (
-    Done,
+    ControlResult,
     IdempotencyKey,
+    find_repeat,
     registry_of,
-    repeated,
-    repeated_at,
+    result_at,
     spec_of,
 )
 from dualstream.service.api.views import answer, member_of, staleness
@@ -82,7 +82,7 @@ async def add_member(
     given = await spec_of(request, registry.settings.max_body_bytes)
     order = await _member_to_add(model, given)
     await model.refresh()
-    if (before := await repeated(model, key, requested_by(order))) is not None:
+    if (before := await find_repeat(model, key, requested_by(order))) is not None:
         return await _again(model, order, before)
     async with model.replica.serving():
         existing = None if order.name is None else _existing(model, order)
@@ -94,7 +94,7 @@ async def add_member(
     await _check_size(registry, model, order)
     receipt = await _submit(model, order, author_of(request), key)
     if receipt.placed.duplicate:
-        before = await repeated_at(model, receipt.placed.seq)
+        before = await result_at(model, receipt.placed.seq)
         return await _again(model, order, before)
     outcome = receipt.control_outcome
     if outcome is not None and outcome.member is not None:
@@ -269,7 +269,7 @@ async def _refuse(model: Model, order: Order, by: Author, refusal: MemberError) 
     raise refusal
 
 
-async def _again(model: Model, order: MemberAdd, before: Done) -> Response:
+async def _again(model: Model, order: MemberAdd, before: ControlResult) -> Response:
     """The current state of the member that the first request with this key added.
 
     Or of the equal member that existed then. Raises Problem 409.

@@ -7,7 +7,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
-from dualstream.service.api.common import IdempotencyKey, once, registry_of
+from dualstream.service.api.common import IdempotencyKey, registry_of, run_once
 from dualstream.service.api.views import answer
 from dualstream.service.features.feature import Feature
 from dualstream.service.http.access import author_of
@@ -129,7 +129,7 @@ async def roll_back(
         assert requested.seq is not None
         return await roll_back_to_seq(model, registry.journal, requested.seq, *how)
 
-    done = await once(model, key, mark, submit)
+    done = await run_once(model, key, mark, submit)
     done.check(_refused)
     return done.answer(
         RolledBack(

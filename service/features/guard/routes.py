@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from dualstream.service.api.common import IdempotencyKey, once, registry_of
+from dualstream.service.api.common import IdempotencyKey, registry_of, run_once
 from dualstream.service.features.guard.controls import Resume
 from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.http.access import author_of
@@ -43,7 +43,7 @@ async def resume_model(
         control = ControlRequest.of(order, key, requested, by=by, held=held)
         return order, await model.submit(control)
 
-    done = await once(model, key, requested, submit)
+    done = await run_once(model, key, requested, submit)
     done.check(_refused)
     return done.answer(
         Resumed(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from dualstream.service.api.common import IdempotencyKey, check_not_paused, once, registry_of
+from dualstream.service.api.common import IdempotencyKey, check_not_paused, registry_of, run_once
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
 from dualstream.service.features.refits.job import MAX_BYTES, Refits
@@ -114,7 +114,7 @@ async def set_weights(
         control = ControlRequest.of(order, key, body, arrays, author_of(request))
         return order, await model.submit(control)
 
-    done = await once(model, key, body, submit)
+    done = await run_once(model, key, body, submit)
     if not done.is_kept:
         raise OutcomeForgotten("refit", done.seq)
     done.check(_refused)
