@@ -41,13 +41,13 @@ class InvalidSpec(SolverError):
         return f"{_dotted(field)} must be {allowed}, got {_shown(value)}"
 
     @classmethod
-    def unknown_field(cls, field: str, value: object, known: Sequence[str]) -> "InvalidSpec":
-        """Error for a `field` that is not one of `known`."""
-        error = cls(field, value, f"one of the fields {', '.join(known)}")
+    def unknown_field(cls, field: str, value: object, fields: Sequence[str]) -> "InvalidSpec":
+        """Error for a `field` that is not one of `fields`."""
+        error = cls(field, value, f"one of the fields {', '.join(fields)}")
         owner, _, name = field.rpartition("/")
-        place = f"{_dotted(owner)} takes" if owner else "it takes"
-        sentence = f"{_shown(name)} is not a known field: {place} {', '.join(known)}"
-        error.args = (sentence + _nearest(name, known),)
+        owner_text = f"{_dotted(owner)} takes" if owner else "it takes"
+        sentence = f"{_shown(name)} is not a known field: {owner_text} {', '.join(fields)}"
+        error.args = (sentence + _nearest(name, fields),)
         return error
 
     @classmethod
@@ -95,8 +95,8 @@ class InvalidRow(SolverError):
     @classmethod
     def of_label(cls, row: int, label: float, is_binary: bool) -> "InvalidRow":
         """Error for a label that is not valid for the task."""
-        known = "-1, 0 or 1" if is_binary else "a finite number"
-        return cls(row, f"the label must be {known}, got {label!r}")
+        allowed = "-1, 0 or 1" if is_binary else "a finite number"
+        return cls(row, f"the label must be {allowed}, got {label!r}")
 
 
 class NotConverged(SolverError):

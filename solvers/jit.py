@@ -233,9 +233,9 @@ class _KernelCache(FunctionCache):
 
 def _digest(path: Path, code: bytes | memoryview) -> bytes:
     """Digest of a cached kernel; the file of another kernel has another one."""
-    found = hashlib.sha256(path.name.encode())
-    found.update(code)
-    return found.digest()
+    digest = hashlib.sha256(path.name.encode())
+    digest.update(code)
+    return digest.digest()
 
 
 DISABLED: bool = _config.DISABLE_JIT

@@ -13,7 +13,7 @@ from river.datasets import ImageSegments, synth
 from sklearn.datasets import load_digits
 
 from dualstream.solvers import Batch, make_learner, resolve_spec
-from dualstream.solvers.rows.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_indices, class_text
 from load_tests.markdown import DOCS, table
 from load_tests.sections import with_section
 from load_tests.streams.generators import dense_rows
@@ -85,7 +85,7 @@ def of_streams() -> list[str]:
 
 
 def batch_of(x: np.ndarray, labels: Any) -> Batch:
-    places, names = class_places([class_text(str(label)) for label in labels])
+    places, names = class_indices([class_text(str(label)) for label in labels])
     return Batch.from_dense(np.asarray(x, float), places).with_labels(places, names)
 
 

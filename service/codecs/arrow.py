@@ -304,7 +304,7 @@ class _Columns:
             x, labels, weights = x[self.is_good], labels[self.is_good], weights[self.is_good]
         classes: tuple[str, ...] = ()
         if self._class_of:
-            labels, classes = class_names.class_places(
+            labels, classes = class_names.class_indices(
                 [str(self._class_of[code]) for code in labels.tolist()]
             )
         if self._layout.is_sorted:

@@ -115,7 +115,7 @@ def labels_and_classes(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels and classes of a Batch, from numbers or class texts."""
     if len(labels) and isinstance(labels[0], str):
-        return class_names.class_places([str(text) for text in labels])
+        return class_names.class_indices([str(text) for text in labels])
     return np.asarray(labels, np.float64), ()
 
 

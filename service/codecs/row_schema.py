@@ -13,8 +13,8 @@ from dualstream.solvers.jit import Indices
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.class_names import class_text
 from dualstream.solvers.rows.columns.plan import ColumnPlan, NoPlan
-from dualstream.solvers.rows.hashing import NamePlaces, sorted_row
-from dualstream.solvers.rows.text import MAX_ROW_NAMES, PlaceTable
+from dualstream.solvers.rows.hashing import NameIndices, sorted_row
+from dualstream.solvers.rows.text import MAX_ROW_NAMES, IndexTable
 from dualstream.wire.problem_json import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
@@ -139,12 +139,12 @@ class RowSchema:
         """Reads flat rows; None for a model whose rows name their features `x`."""
         self._given_columns = None if columns is None else (columns, spec["crosses"])
         self._column_plan: ColumnPlan | None = None
-        self._name_places = NamePlaces(features["bits"]) if self.is_hashed else None
+        self._name_places = NameIndices(features["bits"]) if self.is_hashed else None
         # Fast path: texts of indices, or journalled names, which are already validated.
         self._index_of = {} if self.is_hashed else _index_texts(min(self.dim, _INDEXED_TEXTS))
         self._journalled: set[str] = set()
         self._names_may_be_lost_up_to = 0
-        self._journalled_indices = PlaceTable()
+        self._journalled_indices = IndexTable()
         self._labels: Mapping[Label, float] = _BINARY
         if self.class_names:
             negative, positive = map(self.composed, self.class_names)
@@ -284,7 +284,7 @@ class RowSchema:
         if self.is_hashed:
             self._journalled.clear()
             self._index_of.clear()
-            self._journalled_indices = PlaceTable()
+            self._journalled_indices = IndexTable()
 
     def index(self, text: str) -> int:
         """Index (from 0) of the feature whose index (from 1) is written as `text`."""
@@ -314,7 +314,7 @@ class RowSchema:
         return pairs
 
     def _hashed(
-        self, x: Features, slots: NamePlaces
+        self, x: Features, slots: NameIndices
     ) -> tuple[list[int], list[float], list[tuple[int, str]]]:
         """As `hash_row`, with all checks, in one pass over the row."""
         if not isinstance(x, dict):

@@ -65,8 +65,8 @@ class Model:
         Classes are JSON texts: those of a binary model are `false` and `true`.
         """
         if self.learner.spec["task"] == "multiclass":
-            found = self.class_scores(batch)
-            return found.classes, found.probabilities
+            class_scores = self.class_scores(batch)
+            return class_scores.classes, class_scores.probabilities
         positive = self.learner.probabilities(self.scores(batch))
         columns = None if positive is None else np.column_stack((1.0 - positive, positive))
         return ("false", "true"), columns
@@ -84,12 +84,12 @@ def full_spec(
 
     Raises ValueError for a field that the estimator sets itself.
     """
-    own = {"algorithm": algorithm, "task": task, "features": dict(features)}
-    own |= given_fields(columns=columns, crosses=crosses)
+    spec = {"algorithm": algorithm, "task": task, "features": dict(features)}
+    spec |= given_fields(columns=columns, crosses=crosses)
     for name in _OWN_FIELDS:
         if name in (fields or {}):
             raise ValueError(f"spec must not hold {name!r}: the estimator sets it")
-    return own | dict(fields or {})
+    return spec | dict(fields or {})
 
 
 def given_fields(**fields: Any) -> dict[str, Any]:

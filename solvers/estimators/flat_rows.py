@@ -12,7 +12,7 @@ from dualstream.solvers.estimators.base import value_errors
 from dualstream.solvers.rows.batch import LARGEST, Batch
 from dualstream.solvers.rows.columns import BadColumn, ColumnReader
 from dualstream.solvers.rows.columns.tables import rows_of
-from dualstream.solvers.rows.hashing import NamePlaces, hash_row
+from dualstream.solvers.rows.hashing import NameIndices, hash_row
 from dualstream.solvers.spec.validate import resolve_spec
 from dualstream.wire.text_values import EXACT, TOO_LONG
 
@@ -38,7 +38,7 @@ class FlatRows:
         with value_errors():
             spec = resolve_spec({"features": features, "columns": columns, "crosses": crosses})
         self._reader = ColumnReader(spec["columns"], spec["crosses"])
-        self._places = NamePlaces(bits)
+        self._name_indices = NameIndices(bits)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FlatRows, self._given
@@ -48,11 +48,11 @@ class FlatRows:
         indptr, indices, values = [0], list[int](), list[float]()
         for number, row in enumerate(rows_of(table)):
             try:
-                found = hash_row(self._features(row), self._places)
+                hashed = hash_row(self._features(row), self._name_indices)
             except BadColumn as bad:
                 raise ValueError(f"row {number}: {bad.reason}") from None
-            indices += found[0]
-            values += found[1]
+            indices += hashed[0]
+            values += hashed[1]
             indptr.append(len(indices))
         n = len(indptr) - 1
         with value_errors():
@@ -62,7 +62,7 @@ class FlatRows:
                 np.array(values, np.float64),
                 np.full(n, Batch.UNLABELLED),
                 np.ones(n),
-                1 << self._places.bits,
+                1 << self._name_indices.bits,
             )
 
     def _features(self, row: dict[str, Any]) -> dict[str, float | bool | str]:

@@ -22,8 +22,8 @@ from dualstream.solvers.estimators.flat_rows import FlatRows
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.protocols.learner import Learner
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.class_names import class_label, class_places, class_text
-from dualstream.solvers.rows.hashing import NamePlaces, hash_row
+from dualstream.solvers.rows.class_names import class_indices, class_label, class_text
+from dualstream.solvers.rows.hashing import NameIndices, hash_row
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
 __all__ = [
@@ -47,7 +47,7 @@ class _Estimator:
         features = {"kind": "hashed", "bits": self.bits}
         spec = full_spec(algorithm, task, features, fields, self.columns, self.crosses)
         self._model = Model(spec)
-        self._places = NamePlaces(self.bits)
+        self._name_indices = NameIndices(self.bits)
         self._flat = (
             None if self.columns is None else FlatRows(self.columns, self.crosses, self.bits)
         )
@@ -68,9 +68,9 @@ class _Estimator:
             return self._flat.batch(rows)
         indptr, indices, values = [0], [], []
         for row in rows:
-            found = hash_row(_checked(row), self._places)
-            indices += found[0]
-            values += found[1]
+            hashed = hash_row(_checked(row), self._name_indices)
+            indices += hashed[0]
+            values += hashed[1]
             indptr.append(len(indices))
         n = len(indptr) - 1
         with value_errors():
@@ -80,7 +80,7 @@ class _Estimator:
                 np.array(values, np.float64),
                 np.full(n, Batch.UNLABELLED),
                 np.ones(n),
-                1 << self._places.bits,
+                1 << self._name_indices.bits,
             )
 
     def _frame(self, X: Any) -> Batch:
@@ -145,16 +145,16 @@ class _Classifier(_Estimator, base.MiniBatchClassifier):
 
     def _learn(self, batch: Batch, labels: list[Any]) -> None:
         if self._multiclass:
-            self._learn_rows(batch, *class_places([_class_of(label) for label in labels]))
+            self._learn_rows(batch, *class_indices([_class_of(label) for label in labels]))
         else:
             self._learn_rows(batch, [_truth_of(label) for label in labels])
 
     def _predict(self, batch: Batch) -> list[Any]:
         if not self._multiclass:
             return [score >= 0.0 for score in self._model.scores(batch).tolist()]
-        found = self._model.class_scores(batch)
-        labels = [class_label(text) for text in found.classes]
-        return [labels[place] if place >= 0 else None for place in found.best.tolist()]
+        class_scores = self._model.class_scores(batch)
+        labels = [class_label(text) for text in class_scores.classes]
+        return [labels[index] if index >= 0 else None for index in class_scores.best.tolist()]
 
     def _probabilities(self, batch: Batch) -> tuple[list[Any], Floats]:
         """Labels (K,) and probabilities (n, K)."""

@@ -163,14 +163,14 @@ class _Classifier(ClassifierMixin, _Estimator):
         rows = self._rows(X)
         if len(self.classes_) == 2:
             return self.model_.scores(rows)
-        found = self.model_.class_scores(rows)
-        return self._by_class(found.classes, found.scores, -np.inf)
+        class_scores = self.model_.class_scores(rows)
+        return self._by_class(class_scores.classes, class_scores.scores, -np.inf)
 
     def predict(self, X: Any) -> Any:
         """(n,): the class of each row."""
         scores = self.decision_function(X)
-        places = (scores >= 0.0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[places]
+        indices = (scores >= 0.0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[indices]
 
     def _gives_probabilities(self) -> bool:
         """Whether scores are log odds. Raises ValueError for an invalid specification."""
@@ -186,14 +186,14 @@ class _Classifier(ClassifierMixin, _Estimator):
         rows so far has probability 0.
         """
         rows = self._rows(X)
-        classes, found = self.model_.probabilities(rows)
-        columns = cast(Floats, found)
+        classes, table = self.model_.probabilities(rows)
+        columns = cast(Floats, table)
         return columns if len(self.classes_) == 2 else self._by_class(classes, columns, 0.0)
 
     def _by_class(self, classes: tuple[str, ...], columns: Floats, missing: float) -> Floats:
         """Columns of the known classes in the order of `classes_`, the others `missing`."""
         out = np.full((len(columns), len(self.classes_)), missing)
-        out[:, [int(place) for place in classes]] = columns
+        out[:, [int(index) for index in classes]] = columns
         return out
 
     def _begin_classes(self, classes: Any) -> None:
@@ -204,9 +204,9 @@ class _Classifier(ClassifierMixin, _Estimator):
 
     def _labelled(self, batch: Batch, y: Any) -> Batch:
         """The rows with indices into `classes_` as labels."""
-        places = LabelEncoder().fit(self.classes_).transform(y)
-        names = tuple(str(place) for place in range(len(self.classes_)))
-        return batch.with_labels(places, names if len(names) > 2 else ())
+        indices = LabelEncoder().fit(self.classes_).transform(y)
+        names = tuple(str(index) for index in range(len(self.classes_)))
+        return batch.with_labels(indices, names if len(names) > 2 else ())
 
 
 class _Regressor(RegressorMixin, _Estimator):
@@ -322,8 +322,8 @@ class _OfAlgorithm:
         ends = np.arange(-1, width + 1).clip(0)  # a row of zeros, then one for each feature
         rows = Batch.from_csr(ends, np.arange(width), np.ones(width), dim=width)
         if isinstance(estimator, _Classifier) and len(estimator.classes_) > 2:
-            found = self.model_.class_scores(rows)
-            scores = estimator._by_class(found.classes, found.scores, -np.inf).T
+            class_scores = self.model_.class_scores(rows)
+            scores = estimator._by_class(class_scores.classes, class_scores.scores, -np.inf).T
         else:
             scores = self.model_.scores(rows)[np.newaxis]
         # A class without rows so far has the score minus infinity, and no weights.

@@ -29,7 +29,7 @@ class ClassProgressive(Progressive):
 
     def __init__(self, *, log_loss: bool = False, scaled: Collection[str] = ()) -> None:
         super().__init__("multiclass", log_loss=log_loss, scaled=scaled)
-        self._places: dict[str, int] = {}
+        self._class_index: dict[str, int] = {}
         self._counts = np.zeros(MAX_CLASSES, np.int64)
         self._guesses = np.full(2, -1, np.int64)
 
@@ -39,16 +39,16 @@ class ClassProgressive(Progressive):
         learned = ~outcome.rejected
         labels = np.where(learned, batch.labels, 0.0).astype(np.int64)
         self._add_classes(batch.classes, labels[learned])
-        places = _places_in(batch.classes, self._places)[labels]
-        known = {name: place for place, name in enumerate(outcome.classes)}
+        class_ids = _class_ids(batch.classes, self._class_index)[labels]
+        class_index = {name: index for index, name in enumerate(outcome.classes)}
         assert outcome.predicted is not None
-        mistakes = _places_in(batch.classes, known)[labels] != outcome.predicted
+        mistakes = _class_ids(batch.classes, class_index)[labels] != outcome.predicted
         mistakes |= outcome.predicted < 0
         self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
         terms = np.zeros((len(batch), len(self._names)))
         row_terms(
-            places, mistakes, outcome.losses, log_losses, learned,
+            class_ids, mistakes, outcome.losses, log_losses, learned,
             self._counts, self._guesses, terms,
         )  # fmt: skip
         self._add(terms, learned)
@@ -61,19 +61,19 @@ class ClassProgressive(Progressive):
 
     def _add_classes(self, classes: tuple[str, ...], labels: Ints) -> None:
         """Store classes in the order of their rows."""
-        found, first = np.unique(labels, return_index=True)
-        for label in found[np.argsort(first)].tolist():
-            if classes[label] not in self._places and len(self._places) < MAX_CLASSES:
-                self._places[classes[label]] = len(self._places)
+        present, first = np.unique(labels, return_index=True)
+        for label in present[np.argsort(first)].tolist():
+            if classes[label] not in self._class_index and len(self._class_index) < MAX_CLASSES:
+                self._class_index[classes[label]] = len(self._class_index)
 
     def state(self) -> State:
         """The state, as copies."""
-        names = names_state(tuple(self._places))
+        names = names_state(tuple(self._class_index))
         return (
             super().state()
             | {f"metrics_{name}": array for name, array in names.items()}
             | {
-                "metrics_class_counts": self._counts[: len(self._places)].copy(),
+                "metrics_class_counts": self._counts[: len(self._class_index)].copy(),
                 "metrics_guesses": self._guesses.copy(),
             }
         )
@@ -87,20 +87,20 @@ class ClassProgressive(Progressive):
         if not np.all((guesses >= -1) & (guesses < len(names))):
             raise CorruptState("the most frequent class has not been seen")
         super().restore(state)
-        self._places = {name: place for place, name in enumerate(names)}
+        self._class_index = {name: index for index, name in enumerate(names)}
         self._counts[:] = 0
         self._counts[: len(names)] = state["metrics_class_counts"]
         self._guesses[:] = guesses
 
 
-def _places_in(classes: tuple[str, ...], places: Mapping[str, int]) -> Ints:
-    """(len(classes),): index of each in `places`; -1 if missing."""
-    return np.array([places.get(name, -1) for name in classes], np.int64)
+def _class_ids(classes: tuple[str, ...], class_index: Mapping[str, int]) -> Ints:
+    """(len(classes),): index of each in `class_index`; -1 if missing."""
+    return np.array([class_index.get(name, -1) for name in classes], np.int64)
 
 
 @kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, F8_2D))
 def row_terms(
-    places: Ints,
+    class_ids: Ints,
     mistakes: Flags,
     losses: Floats,
     log_losses: Floats,
@@ -111,27 +111,27 @@ def row_terms(
 ) -> None:
     """The summed quantities of each learned row, in order, for progressive.count_rows.
 
-    places   (n,)           the class of each row, or -1
+    class_ids  (n,)           the class of each row, or -1
     counts   (MAX_CLASSES,) rows of each class
     guesses  (2,)           the class of the last row and the most frequent one; -1 for none
     terms    (n, m)         written, except for rows that were not learned
     """
-    for i in range(places.shape[0]):
+    for i in range(class_ids.shape[0]):
         if not learned[i]:
             continue
-        own = places[i]
+        label = class_ids[i]
         terms[i, 0] = min(losses[i], LARGEST_TERM)
         terms[i, 1] = 1.0 if mistakes[i] else 0.0
         terms[i, 2] = log_losses[i]
-        terms[i, 3] = 1.0 if own < 0 or own != guesses[_MOST_FREQUENT] else 0.0
-        terms[i, 4] = 1.0 if own < 0 or own != guesses[_LAST] else 0.0
-        guesses[_LAST] = own
-        if own >= 0:
-            counts[own] += 1
+        terms[i, 3] = 1.0 if label < 0 or label != guesses[_MOST_FREQUENT] else 0.0
+        terms[i, 4] = 1.0 if label < 0 or label != guesses[_LAST] else 0.0
+        guesses[_LAST] = label
+        if label >= 0:
+            counts[label] += 1
             most = guesses[_MOST_FREQUENT]
             if (
                 most < 0
-                or counts[own] > counts[most]
-                or (counts[own] == counts[most] and own < most)
+                or counts[label] > counts[most]
+                or (counts[label] == counts[most] and label < most)
             ):
-                guesses[_MOST_FREQUENT] = own
+                guesses[_MOST_FREQUENT] = label

@@ -228,8 +228,8 @@ class Progressive:
         self._catch_up()
         total, faded = self._counted.sums
         recent = np.zeros(len(total))
-        held = min(self.rows, RECENT)
-        sum_rows(self._counted.recent, held, recent)
+        count = min(self.rows, RECENT)
+        sum_rows(self._counted.recent, count, recent)
         rankings: Sequence[Mapping[str, float | None]] = [_NO_RANKING] * 2
         if self.task == "binary":
             ranking = self._counted.ranking
@@ -237,7 +237,7 @@ class Progressive:
         return {
             "rows": self.rows,
             "since_start": self._view(total, rankings[0]),
-            "rolling": {"rows": held} | self._view(recent, rankings[1]),
+            "rolling": {"rows": count} | self._view(recent, rankings[1]),
             "fading": self._view(faded),
             "drift": self.drift.counts(),
         }
@@ -307,13 +307,13 @@ class Progressive:
         """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"metrics_rows": (1,)})
         rows = int(state["metrics_rows"][0])
-        held, counted = min(max(rows, 0), RECENT), self._none_counted()
+        count, counted = min(max(rows, 0), RECENT), self._none_counted()
         check_arrays(
             state,
             {
                 "metrics_labels": counted.labels.shape,
                 "metrics_sums": counted.sums.shape,
-                "metrics_recent": (held, len(self._names)),
+                "metrics_recent": (count, len(self._names)),
             },
         )
         counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
@@ -323,7 +323,7 @@ class Progressive:
         counted.rows[0] = rows
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]
-        counted.recent[:held] = state["metrics_recent"]
+        counted.recent[:count] = state["metrics_recent"]
         self._pending, self._pending_rows = [], 0
         self._counted = counted
 
@@ -355,10 +355,12 @@ def errors_of(guess: float, y: float) -> tuple[float, float]:
 
 
 @kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8), inline=True)
-def add_row(at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, place: Ints) -> None:
+def add_row(
+    at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, timeline: Ints
+) -> None:
     """Add row `at` of `recent`, the next one, to the sums; then add a point to the timeline if due.
 
-    points, place   those of a Timeline that has room for one more point
+    points, timeline  those of a Timeline that has room for one more point
     """
     m = recent.shape[1]
     # Unsigned, so that numba skips the check for negative indices.
@@ -368,17 +370,17 @@ def add_row(at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, p
     sums[0, m] += 1.0
     sums[1, m] = FADING * sums[1, m] + 1.0
     rows[0] += 1
-    if rows[0] < place[SPACING] * (place[HELD] + 1):
+    if rows[0] < timeline[SPACING] * (timeline[HELD] + 1):
         return
     for j in range(m + 1):
-        points[place[HELD], j] = sums[0, j]
-    place[HELD] += 1
-    if place[HELD] == POINTS:
-        place[HELD] //= 2
-        for k in range(place[HELD]):
+        points[timeline[HELD], j] = sums[0, j]
+    timeline[HELD] += 1
+    if timeline[HELD] == POINTS:
+        timeline[HELD] //= 2
+        for k in range(timeline[HELD]):
             for j in range(m + 1):
                 points[k, j] = points[2 * k + 1, j]
-        place[SPACING] *= 2
+        timeline[SPACING] *= 2
 
 
 @kernel(
@@ -400,7 +402,7 @@ def count_rows(
     sums: Floats,
     recent: Floats,
     points: Floats,
-    place: Ints,
+    timeline: Ints,
 ) -> int:
     """Add the learned rows from `row` on to every view, in order; return the first uncounted row.
 
@@ -408,13 +410,13 @@ def count_rows(
     seen    (5,)          what is stored of the labels
     sums    (2, m + 1)    since the start, and fading; last the weight
     recent  (RECENT, m)   row t at t mod RECENT
-    points, place         those of a Timeline; counting stops when it has no room
+    points, timeline      those of a Timeline; counting stops when it has no room
     """
     at = rows[0] % recent.shape[0]
     for i in range(row, labels.shape[0]):
         if not learned[i]:
             continue
-        if place[HELD] == points.shape[0]:
+        if timeline[HELD] == points.shape[0]:
             return i
         y, score = labels[i], scores[i]
         recent[at, 0] = min(losses[i], LARGEST_TERM)
@@ -439,7 +441,7 @@ def count_rows(
             recent[at, 5], recent[at, 6] = errors_of(seen[_LAST], y)
             seen[_SUM] += y
             seen[_LAST] = y
-        add_row(at, rows, sums, recent, points, place)
+        add_row(at, rows, sums, recent, points, timeline)
         at = at + 1 if at + 1 < recent.shape[0] else 0
     return len(labels)
 
@@ -453,26 +455,26 @@ def add_rows(
     sums: Floats,
     recent: Floats,
     points: Floats,
-    place: Ints,
+    timeline: Ints,
 ) -> int:
     """Like `count_rows`, for rows whose quantities are already in `terms` (n, m)."""
     for i in range(row, terms.shape[0]):
         if not learned[i]:
             continue
-        if place[HELD] == points.shape[0]:
+        if timeline[HELD] == points.shape[0]:
             return i
         at = rows[0] % recent.shape[0]
         for j in range(recent.shape[1]):
             recent[at, j] = terms[i, j]
-        add_row(at, rows, sums, recent, points, place)
+        add_row(at, rows, sums, recent, points, timeline)
     return len(terms)
 
 
 @kernel(void(F8_2D, i8, F8))
-def sum_rows(recent: Floats, held: int, out: Floats) -> None:
-    """out (m + 1,): the sum of the first `held` rows, in order, and their number."""
+def sum_rows(recent: Floats, count: int, out: Floats) -> None:
+    """out (m + 1,): the sum of the first `count` rows, in order, and their number."""
     m = recent.shape[1]
-    for t in range(held):
+    for t in range(count):
         for j in range(m):
             out[j] += recent[t, j]
         out[m] += 1.0

@@ -88,8 +88,8 @@ class Ranking:
 
         None unless both classes have rows.
         """
-        held = min(rows, RECENT)
-        scores, positive = self.scores[:held], self.positive[:held]
+        n_recent = min(rows, RECENT)
+        scores, positive = self.scores[:n_recent], self.positive[:n_recent]
         recent = areas_of_rows(scores, positive)
         if rows <= RECENT:
             return dict(recent), recent
@@ -99,25 +99,25 @@ class Ranking:
 
     def state(self, rows: int) -> State:
         """The state, as copies."""
-        held = min(rows, RECENT)
+        n_recent = min(rows, RECENT)
         # Most bins are empty: the state has the others, with their numbers.
         used = np.flatnonzero(self.bins.any(axis=0))
         return {
-            "ranking_scores": self.scores[:held].copy(),
-            "ranking_positive": self.positive[:held].copy(),
+            "ranking_scores": self.scores[:n_recent].copy(),
+            "ranking_positive": self.positive[:n_recent].copy(),
             "ranking_bins": np.vstack([used, self.bins[:, used]]),
         }
 
     @classmethod
     def of(cls, state: Mapping[str, npt.NDArray[Any]], rows: int) -> "Ranking":
         """A Ranking with the state of `rows` rows. Raises CorruptState."""
-        held, older = min(rows, RECENT), max(rows - RECENT, 0)
+        n_recent, older = min(rows, RECENT), max(rows - RECENT, 0)
         shape = np.shape(state.get("ranking_bins", ()))
         check_arrays(
             state,
             {
-                "ranking_scores": (held,),
-                "ranking_positive": (held,),
+                "ranking_scores": (n_recent,),
+                "ranking_positive": (n_recent,),
                 "ranking_bins": (3, shape[-1] if shape else 0),
             },
         )
@@ -134,8 +134,8 @@ class Ranking:
         if not np.all((positive == 0) | (positive == 1)):
             raise CorruptState("ranking_positive is neither 0 nor 1")
         ranking = cls()
-        ranking.scores[:held] = state["ranking_scores"]
-        ranking.positive[:held] = positive
+        ranking.scores[:n_recent] = state["ranking_scores"]
+        ranking.positive[:n_recent] = positive
         ranking.bins = bins
         return ranking
 

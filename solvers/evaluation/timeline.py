@@ -47,15 +47,15 @@ class Timeline:
 
     def make_room(self, rows: int) -> None:
         """Make room for the points of this many more rows, at least one if it is full."""
-        held, spacing = self.place.tolist()
+        count, spacing = self.place.tolist()
         room, columns = self.points.shape
-        needed = min(POINTS, held + max(1, rows // spacing))
+        needed = min(POINTS, count + max(1, rows // spacing))
         if needed <= room:
             return
         while room < needed:
             room *= 2
         points = np.zeros((room, columns))
-        points[:held] = self.points[:held]
+        points[:count] = self.points[:count]
         self.points = points
 
     def state(self) -> State:
@@ -68,10 +68,10 @@ class Timeline:
         timeline, spacing = cls(columns), 1
         while rows // spacing >= POINTS:
             spacing *= 2
-        held = rows // spacing
+        count = rows // spacing
         timeline.place[SPACING] = spacing
         timeline.make_room(rows)
-        timeline.place[HELD] = held
-        check_arrays(state, {"timeline_sums": (held, columns)})
-        timeline.points[:held] = state["timeline_sums"]
+        timeline.place[HELD] = count
+        check_arrays(state, {"timeline_sums": (count, columns)})
+        timeline.points[:count] = state["timeline_sums"]
         return timeline

@@ -91,7 +91,7 @@ def _stage(stage: StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
             }
             for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
         ]
-        factor = [row[: place + 1].tolist() for place, row in enumerate(stage.factor)]
+        factor = [row[: i + 1].tolist() for i, row in enumerate(stage.factor)]
         return {
             "kind": "nystroem",
             "gamma": stage.gamma,

@@ -43,11 +43,11 @@ def _times(score: ScoreForm, counted: BalancedForm | None) -> Linear:
     return Linear(score.places, score.weights * factors, score.intercept)
 
 
-def _counts_of(places: np.ndarray, counted: BalancedForm) -> np.ndarray:
+def _counts_of(features: np.ndarray, counted: BalancedForm) -> np.ndarray:
     """The counts of these features; 0 for a feature that was never counted."""
-    at = np.searchsorted(counted.columns, places)
-    known = np.append(counted.columns, -1)[at] == places
-    return np.where(known, np.append(counted.counts, 0.0)[at], 0.0)
+    at = np.searchsorted(counted.columns, features)
+    is_counted = np.append(counted.columns, -1)[at] == features
+    return np.where(is_counted, np.append(counted.counts, 0.0)[at], 0.0)
 
 
 def _why_not(stage: object) -> str:

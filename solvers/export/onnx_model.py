@@ -59,9 +59,9 @@ def _columns(source: Source) -> np.ndarray:
     columns = np.empty(0, np.int64)
     if source.is_hashed:
         with suppress(NotExpressible):
-            found = columns_of(source.form, source.named)
+            used = columns_of(source.form, source.named)
             # A graph has at least one input.
-            columns = found if len(found) else np.zeros(1, np.int64)
+            columns = used if len(used) else np.zeros(1, np.int64)
     width = len(columns) or dim
     # A portfolio of priors alone has no sum, and still an input for each feature.
     weights = width * max(1, _sums_in(source.form))

@@ -28,8 +28,8 @@ def nonlinear_score(graph: Graph, score: NonlinearScore, rows: str, columns: np.
 
 def _gathered(graph: Graph, rows: str, columns: np.ndarray, wanted: np.ndarray) -> str:
     """(n, wanted): these features, which are among `columns`, in this order."""
-    places = graph.constant(np.searchsorted(columns, wanted), np.int64)
-    return graph.node("Gather", rows, places, axis=1)
+    positions = graph.constant(np.searchsorted(columns, wanted), np.int64)
+    return graph.node("Gather", rows, positions, axis=1)
 
 
 def _singles(
@@ -47,19 +47,19 @@ def _trees(graph: Graph, score: Trees, rows: str, columns: np.ndarray) -> str:
     to 1.23 score opset 5 wrong.
     """
     node, is_split = graph.node, score.feature >= 0
-    used, places = np.unique(score.feature[is_split], return_inverse=True)
+    used, positions = np.unique(score.feature[is_split], return_inverse=True)
     if not len(used):
         return node("Add", graph.zeros(rows), score.base + math.fsum(score.value[:, 0]))
-    own = np.arange(score.feature.size).reshape(score.feature.shape)
-    features = np.zeros_like(own)
-    features[is_split] = places
-    lefts = np.where(is_split, score.left + own[:, :1], own)
+    nodes = np.arange(score.feature.size).reshape(score.feature.shape)
+    features = np.zeros_like(nodes)
+    features[is_split] = positions
+    lefts = np.where(is_split, score.left + nodes[:, :1], nodes)
     of_feature = graph.constant(features.ravel(), np.int64)
     of_left = graph.constant(lefts.ravel(), np.int64)
     of_threshold = graph.constant(np.where(is_split, score.threshold, np.inf).ravel())
     x = _singles(graph, rows, columns, score.columns[used], score.largest)
     start = node("Cast", graph.zeros(rows), to=TensorProto.INT64)
-    at = node("Add", start, graph.constant(own[:, 0], np.int64))
+    at = node("Add", start, graph.constant(nodes[:, 0], np.int64))
     for _ in range(_depth(score)):
         value = node("GatherElements", x, node("Gather", of_feature, at), axis=1)
         is_right = node("Greater", value, node("Gather", of_threshold, at))
@@ -104,21 +104,21 @@ def _neighbours(graph: Graph, score: Neighbours, rows: str, columns: np.ndarray)
     n = len(score.labels)
     start = node("Cast", graph.zeros(rows), to=TensorProto.FLOAT)
     distances = node("Add", start, graph.constant(np.zeros((1, n)), np.float32))
-    for column, held in enumerate(score.rows):
-        own = node("Gather", z, graph.constant([column], np.int64), axis=1)
-        apart = node("Sub", own, graph.constant(held[None, :], np.float32))
+    for column, values in enumerate(score.rows):
+        gathered = node("Gather", z, graph.constant([column], np.int64), axis=1)
+        apart = node("Sub", gathered, graph.constant(values[None, :], np.float32))
         distances = node("Add", distances, node("Mul", apart, apart))
-    least, places = graph.smallest(distances, score.neighbours)
+    least, nearest = graph.smallest(distances, score.neighbours)
     d = node("Cast", least, to=TensorProto.DOUBLE)
     last = graph.constant([score.neighbours - 1], np.int64)
     width = node("Add", node("Gather", d, last, axis=1), 1e-9)
     decay = node("Exp", node("Div", node("Mul", d, -score.sharpness), width))
-    share = node("Mul", node("Gather", graph.constant(score.weights), places), decay)
+    share = node("Mul", node("Gather", graph.constant(score.weights), nearest), decay)
 
     def total(of_row: np.ndarray) -> str:
         """(n, 1): the sum over the nearest rows, each by its share."""
-        own = node("Gather", graph.constant(of_row), places)
-        return graph.sums(node("Mul", share, own))
+        gathered = node("Gather", graph.constant(of_row), nearest)
+        return graph.sums(node("Mul", share, gathered))
 
     if score.start is not None:
         is_positive = (score.labels > 0.0).astype(np.float64)

@@ -32,8 +32,8 @@ def _score(graph: Graph, score: ScoreForm, rows: str, columns: np.ndarray) -> st
         return nonlinear_score(graph, score, rows, columns)
     weights = np.zeros((len(columns), 1))
     # Components of a map beyond its rank are always 0, whatever their weights.
-    known = score.places <= (columns[-1] if len(columns) else -1)
-    weights[np.searchsorted(columns, score.places[known]), 0] = score.weights[known]
+    has_column = score.places <= (columns[-1] if len(columns) else -1)
+    weights[np.searchsorted(columns, score.places[has_column]), 0] = score.weights[has_column]
     return graph.node("Add", graph.node("MatMul", rows, weights), score.intercept)
 
 
@@ -68,8 +68,8 @@ def _input(graph: Graph, score: Mixture, m: str, a: float, b: float) -> str:
     if isinstance(score, ClassMixture):
         m = graph.node("Clip", m, -score.largest_score, score.largest_score)
         return graph.node("Add", graph.node("Mul", m, a), b)
-    own = graph.node("Clip", graph.node("Add", m, b), score.low, score.high)
-    return graph.node("Sub", own, score.mean)
+    calibrated = graph.node("Clip", graph.node("Add", m, b), score.low, score.high)
+    return graph.node("Sub", calibrated, score.mean)
 
 
 def _output(graph: Graph, score: Mixture, value: str) -> str:

@@ -38,8 +38,8 @@ def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.
     out = np.zeros(len(columns))
     if len(stage.columns):
         at = np.minimum(np.searchsorted(stage.columns, columns), len(stage.columns) - 1)
-        found = stage.columns[at] == columns
-        out[found] = values[at[found]]
+        is_column = stage.columns[at] == columns
+        out[is_column] = values[at[is_column]]
     return out
 
 

@@ -44,10 +44,10 @@ def refuse_nonlinear(form: Form) -> None:
 def _refuse_mixture(score: Mixture) -> None:
     others = "export the portfolio as `onnx`, or a linear member as `member`"
     for part in score.parts:
-        for own in () if part.form is None else part.form.scores:
-            if isinstance(own, NonlinearScore):
+        for inner in () if part.form is None else part.form.scores:
+            if isinstance(inner, NonlinearScore):
                 raise NotExpressible(
-                    f"its member {part.name!r} is {name_of(own)}, not a sum of weights: {others}"
+                    f"its member {part.name!r} is {name_of(inner)}, not a sum of weights: {others}"
                 )
     if score.stack is not None:
         raise NotExpressible(f"a stack combines its members: {others}")

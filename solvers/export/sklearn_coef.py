@@ -14,7 +14,7 @@ def write(source: Source) -> bytes:
     """Raises NotExpressible."""
     rows = one_weight_a_feature(source.form)
     ends = np.cumsum([0, *(len(row.places) for row in rows)])
-    places = np.concatenate([row.places for row in rows])
+    features = np.concatenate([row.places for row in rows])
     document = {
         "format": "dualstream-sklearn-coef",
         "format_version": 1,
@@ -28,12 +28,12 @@ def write(source: Source) -> bytes:
         "coef_": {
             "shape": [len(rows), source.form.dim],
             "indptr": ends.tolist(),
-            "indices": json_list(places),
+            "indices": json_list(features),
             "data": json_list(np.concatenate([row.weights for row in rows])),
         },
         "intercept_": [row.intercept for row in rows],
         "features": source.spec["features"],
-        "names": source.names(np.unique(places)),
+        "names": source.names(np.unique(features)),
     }
     return msgspec.json.encode(document)
 

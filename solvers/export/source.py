@@ -41,14 +41,14 @@ class Source:
     def is_hashed(self) -> bool:
         return bool(self.spec["features"]["kind"] == "hashed")
 
-    def names(self, places: np.ndarray) -> dict[str, str]:
+    def names(self, features: np.ndarray) -> dict[str, str]:
         """index -> name of these features, from 1, where names are known."""
-        found = (
+        texts = (
             (place + 1, self.name_of(place))
-            for first in range(0, len(places), _PIECE)
-            for place in places[first : first + _PIECE].tolist()
+            for first in range(0, len(features), _PIECE)
+            for place in features[first : first + _PIECE].tolist()
         )
-        return {str(index): name for index, name in found if name is not None}
+        return {str(index): name for index, name in texts if name is not None}
 
 
 def json_list(numbers: np.ndarray) -> msgspec.Raw:

@@ -35,10 +35,10 @@ def write(source: Source) -> bytes:
     if bool((np.abs([score.base, *score.value.flat]) > _LARGEST).any()):
         raise NotExpressible("its leaves exceed float32: export it as `onnx`")
     # Leaves have feature -1: the last place.
-    places = np.append(np.searchsorted(columns, score.columns), 0)
+    positions = np.append(np.searchsorted(columns, score.columns), 0)
     trees = [_leaf(score.base, len(columns))]
     for arrays in zip(score.feature, score.left, score.threshold, score.value, strict=True):
-        trees.append(_tree(len(trees), *arrays, places, len(columns)))
+        trees.append(_tree(len(trees), *arrays, positions, len(columns)))
     objective, base = _objective(source)
     document = {
         "learner": {
@@ -121,7 +121,7 @@ def _tree(
     left: np.ndarray,
     threshold: np.ndarray,
     value: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     width: int,
 ) -> dict[str, Any]:
     splits = np.flatnonzero(feature >= 0)
@@ -145,7 +145,7 @@ def _tree(
         "parents": parents.tolist(),
         "right_children": np.where(is_split, lefts + 1, _NONE).tolist(),
         "split_conditions": [float(str(one)) for one in conditions.astype(np.float32)],
-        "split_indices": np.where(is_split, places[feature[:n]], 0).tolist(),
+        "split_indices": np.where(is_split, positions[feature[:n]], 0).tolist(),
         "split_type": [0] * n,
         "sum_hessian": zeros,
         "tree_param": {

@@ -12,7 +12,7 @@ to the one by c_j.
 
 In every kernel
     table    (slots, width) see above
-    places   (capacity, 2)  open addressing: index + 1 (0: free) and slot; a power of two, half full
+    buckets  (capacity, 2)  open addressing: index + 1 (0: free) and slot; a power of two, half full
     dense    (room,)        slots of the dense columns; k[HELD] of them
     f, k     the scalars of the state, see below
     inputs   (I, 2)         base and norm of each input
@@ -72,29 +72,29 @@ _MULTIPLIER = 0x9E3779B1
 
 
 @kernel(i8(I4_2D, i8), inline=True)
-def position_of(places: Indices, index: int) -> int:
+def position_of(buckets: Indices, index: int) -> int:
     """Position of `index` in the hash table, or the free position for it."""
-    mask = places.shape[0] - 1
+    mask = buckets.shape[0] - 1
     # Fibonacci hashing (Knuth, TAOCP 3, 6.4) spreads neighbouring indices.
     at = ((index * _MULTIPLIER) & 0xFFFFFFFF) >> 7 & mask
-    while places[at, 0] != 0 and places[at, 0] != index + 1:
+    while buckets[at, 0] != 0 and buckets[at, 0] != index + 1:
         at = (at + 1) & mask
     return int(at)
 
 
 @kernel(void(I4_2D, I4, i8, i8))
-def enter_places(places: Indices, touched: Indices, first: int, used: int) -> None:
+def enter_buckets(buckets: Indices, touched: Indices, first: int, used: int) -> None:
     """Insert slots `first` to `used` into the hash table."""
     for slot in range(first, used):
-        at = position_of(places, int(touched[slot]))
-        places[at, 0], places[at, 1] = touched[slot] + 1, slot
+        at = position_of(buckets, int(touched[slot]))
+        buckets[at, 0], buckets[at, 1] = touched[slot] + 1, slot
 
 
 @kernel(i8(i8, i8, I4_2D, I4, F8_2D, RO_F8, i8, I8), inner=True)
 def new_slot(
     index: int,
     at: int,
-    places: Indices,
+    buckets: Indices,
     touched: Indices,
     table: Floats,
     starts: Floats,
@@ -103,7 +103,7 @@ def new_slot(
 ) -> int:
     """Assign a slot to a feature whose free position is `at`; its block is initialised."""
     slot = k[USED]
-    places[at, 0], places[at, 1] = index + 1, slot
+    buckets[at, 0], buckets[at, 1] = index + 1, slot
     touched[slot] = index
     k[USED] = slot + 1
     for q in range(table.shape[1]):
@@ -154,7 +154,7 @@ def count_entries(
     count: Floats,
     mean: Floats,
     m: Floats,
-    place: Floats,
+    deviation: Floats,
     ratio: Floats,
     is_dense: Floats,
     balance: Floats,
@@ -174,7 +174,7 @@ def count_entries(
         mu = mean[p] + step * of_c
         deviations = m[p] + step * (x - mu)
         count[p], mean[p], m[p], ratio[p] = c, mu, deviations, t * of_c
-        was = 1.0 if place[p] > 0.0 else 0.0
+        was = 1.0 if deviation[p] > 0.0 else 0.0
         stays = was if 4.0 * c >= t else 0.0
         becomes = settled * is_there if 2.0 * c >= t else 0.0
         dense = stays if stays > becomes else becomes
@@ -256,7 +256,7 @@ def emit_row(
     end: int,
     counts: bool,
     reach: float,
-    places: Indices,
+    buckets: Indices,
     touched: Indices,
     table: Floats,
     dense: Indices,
@@ -283,10 +283,10 @@ def emit_row(
     t = f[ROWS] + 1.0
     n = 0
     for p in range(begin, end):
-        at = position_of(places, int(indices[p]))
-        slot = int(places[at, 1]) if places[at, 0] != 0 else -1
+        at = position_of(buckets, int(indices[p]))
+        slot = int(buckets[at, 1]) if buckets[at, 0] != 0 else -1
         if slot < 0 and counts:
-            slot = new_slot(int(indices[p]), at, places, touched, table, starts, members, k)
+            slot = new_slot(int(indices[p]), at, buckets, touched, table, starts, members, k)
         bring_entry(n, slot, values[p], table, e, slots)
         is_here[int(e[PLACE, n])] = 1.0
         n += 1
@@ -331,11 +331,11 @@ def emit_row(
 
 
 @kernel(void(RO_I4, i8, i8, I4_2D, F8_2D), inline=True)
-def ask_for_row(indices: Indices, begin: int, end: int, places: Indices, table: Floats) -> None:
+def prefetch_row(indices: Indices, begin: int, end: int, buckets: Indices, table: Floats) -> None:
     """Prefetch the blocks of the next row while the current one is learned."""
     for p in range(begin, end):
-        at = position_of(places, int(indices[p]))
-        prefetch(table, np.int64(places[at, 1]))
+        at = position_of(buckets, int(indices[p]))
+        prefetch(table, np.int64(buckets[at, 1]))
 
 
 @kernel(f8(F8_2D, i8, i8), inner=True)
@@ -359,17 +359,17 @@ def norm_row(
     """squares (B,): |h|^2 in each base; factors (I,): the factor of each input relative to its
     base."""
     for b in range(squares.shape[0]):
-        own = h[b]
+        h_b = h[b]
         # Four sums, because each addition waits for the previous one.
         s0 = s1 = s2 = s3 = 0.0
         whole = n - n % 4
         for p in range(0, whole, 4):
-            s0 += own[p] * own[p]
-            s1 += own[p + 1] * own[p + 1]
-            s2 += own[p + 2] * own[p + 2]
-            s3 += own[p + 3] * own[p + 3]
+            s0 += h_b[p] * h_b[p]
+            s1 += h_b[p + 1] * h_b[p + 1]
+            s2 += h_b[p + 2] * h_b[p + 2]
+            s3 += h_b[p + 3] * h_b[p + 3]
         for p in range(whole, n):
-            s0 += own[p] * own[p]
+            s0 += h_b[p] * h_b[p]
         squares[b] = (s0 + s1) + (s2 + s3)
     t = f[ROWS] if counts else f[ROWS] + 1.0
     for i in range(inputs.shape[0]):

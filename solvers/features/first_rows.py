@@ -69,10 +69,10 @@ class FirstRows:
         self._rows = Batch.concat([self._rows, self._kept(batch.take(counted))])
         if len(self._rows) < ROWS:
             return outcome
-        found, self._rows = sound_rows(self._rows, self.spec["task"] == "regression"), None
-        if found is None:
+        sound, self._rows = sound_rows(self._rows, self.spec["task"] == "regression"), None
+        if sound is None:
             return outcome
-        return self._start_again(found, outcome, batch[int(counted[-1]) + 1 :])
+        return self._start_again(sound, outcome, batch[int(counted[-1]) + 1 :])
 
     def _kept(self, rows: Batch) -> Batch:
         """Rows whose labels are numbers, -1 and 1, or places in `classes` of the learner."""
@@ -80,9 +80,9 @@ class FirstRows:
             return rows.with_labels(np.where(rows.labels > 0.0, 1.0, -1.0))
         if not rows.classes:
             return rows
-        known = {name: place for place, name in enumerate(self._learner.classes)}
-        places = np.array([known.get(name, -1) for name in rows.classes])
-        return rows.with_labels(places[rows.labels.astype(np.int64)])
+        class_index = {name: index for index, name in enumerate(self._learner.classes)}
+        class_ids = np.array([class_index.get(name, -1) for name in rows.classes])
+        return rows.with_labels(class_ids[rows.labels.astype(np.int64)])
 
     def _start_again(self, first: Batch, outcome: Outcome, rest: Batch) -> Outcome:
         """Replace the learner by one of these first rows. `outcome` ends with that of `rest`."""
@@ -118,11 +118,11 @@ class FirstRows:
 
     def state(self) -> State:
         """See Learner: that of the learner, and `first.` with rows while they are kept."""
-        own: State = {"first.samples": np.array(self._left_out)}
+        arrays: State = {"first.samples": np.array(self._left_out)}
         if self._rows is not None:
-            own |= {f"first.{name}": getattr(self._rows, name).copy() for name in _ARRAYS}
-            own["first.indices"] = own["first.indices"].astype(np.int64)
-        return cast(State, self._learner.state()) | own
+            arrays |= {f"first.{name}": getattr(self._rows, name).copy() for name in _ARRAYS}
+            arrays["first.indices"] = arrays["first.indices"].astype(np.int64)
+        return cast(State, self._learner.state()) | arrays
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
@@ -157,11 +157,11 @@ def sound_rows(rows: Batch, with_labels: bool) -> Batch | None:
     row = np.repeat(np.arange(len(rows)), np.diff(rows.indptr))
     # By column, not all at once, as rows can be very wide.
     entries = np.argsort(rows.indices, kind="stable")
-    features, place = np.unique(rows.indices[entries], return_inverse=True)
+    features, column_of_entry = np.unique(rows.indices[entries], return_inverse=True)
     for first in range(0, len(features), _AT_ONCE):
-        begin, end = np.searchsorted(place, [first, first + _AT_ONCE])
+        begin, end = np.searchsorted(column_of_entry, [first, first + _AT_ONCE])
         here = entries[begin:end]
-        at = row[here], place[begin:end] - first
+        at = row[here], column_of_entry[begin:end] - first
         columns = np.zeros((len(rows), min(_AT_ONCE, len(features) - first)))
         columns[at] = values[here]
         values[here] = _sound(columns)[at]
@@ -178,8 +178,8 @@ def _sound(columns: Floats) -> Floats:
     ordered = np.sort(distances, axis=0)
     # For each of the largest: itself, the next smaller one, and how many smaller are above 0.
     above, below = ordered[-_MAX_BROKEN:], ordered[-_MAX_BROKEN - 1 : -1]
-    place = np.arange(len(columns) - _MAX_BROKEN, len(columns))[:, None]
-    smaller = np.maximum(place - np.count_nonzero(distances == 0.0, axis=0), 0)
+    ranks = np.arange(len(columns) - _MAX_BROKEN, len(columns))[:, None]
+    smaller = np.maximum(ranks - np.count_nonzero(distances == 0.0, axis=0), 0)
     scale = np.where(smaller > 0, below, np.abs(middle))
     is_far = (scale > 0.0) & (above > REACHES[np.minimum(smaller, 3)] * scale)
     limit = np.where(is_far, below, np.inf).min(axis=0)

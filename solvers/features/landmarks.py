@@ -20,7 +20,7 @@ from dualstream.solvers.protocols.learner import Learner, Outcome, State, under
 from dualstream.solvers.protocols.served_form import Form, served_form
 from dualstream.solvers.protocols.state_numbers import check_arrays, rows_of_state
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.class_names import class_places, names_of, names_state
+from dualstream.solvers.rows.class_names import class_indices, names_of, names_state
 
 KEPT_PER_LANDMARK = 10
 _ROWS = ("indptr", "indices", "values", "labels", "weights")
@@ -146,7 +146,7 @@ class Landmarks(Wrapped):
         labels, classes = rows.labels, rows.classes
         if classes:
             # Numbered by the rows, not by the batches in which they arrived.
-            labels, classes = class_places([classes[int(label)] for label in labels])
+            labels, classes = class_indices([classes[int(label)] for label in labels])
         kept = {
             "indptr": rows.indptr.copy(),
             "indices": rows.indices.astype(np.int64),

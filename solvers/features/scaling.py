@@ -164,10 +164,10 @@ class Balanced:
 
 
 @kernel(i8(F8_2D, I4, i8, f8), inner=True)
-def without_rare(columns: Floats, dense: Indices, held: int, t: float) -> int:
+def without_rare(columns: Floats, dense: Indices, n_dense: int, t: float) -> int:
     """Make dense columns with c_j < t / 4 sparse; return how many are left."""
     kept = 0
-    for q in range(held):
+    for q in range(n_dense):
         j = dense[q]
         if 4.0 * columns[j, _COUNT] < t:
             columns[j, _IS_DENSE] = 0.0
@@ -178,14 +178,14 @@ def without_rare(columns: Floats, dense: Indices, held: int, t: float) -> int:
 
 
 @kernel(i8(I4, i8, i8), inner=True)
-def with_column(dense: Indices, held: int, column: int) -> int:
+def with_column(dense: Indices, n_dense: int, column: int) -> int:
     """Insert a column into the sorted list of dense ones; return their number."""
-    q = held
+    q = n_dense
     while q > 0 and dense[q - 1] > column:
         dense[q] = dense[q - 1]
         q -= 1
     dense[q] = column
-    return held + 1
+    return n_dense + 1
 
 
 @kernel(
@@ -224,9 +224,9 @@ def scale_rows(
         if is_far and i + 1 < n:
             for p in range(end, indptr[i + 2]):
                 prefetch(columns, indices[p])
-        t, held, power = f[_T] + 1.0, int(f[_DENSE]), f[_POWER]
+        t, n_dense, power = f[_T] + 1.0, int(f[_DENSE]), f[_POWER]
         at = out_indptr[i]
-        most = held + end - begin
+        most = n_dense + end - begin
         if at + most > out_values.shape[0] or most > dense.shape[0]:
             return i
         if moments:
@@ -241,8 +241,8 @@ def scale_rows(
         settled = t >= _FIRST_DENSE_ROW
         changed = False
         p, q = begin, 0
-        while p < end or q < held:
-            if q < held and (p == end or dense[q] < indices[p]):
+        while p < end or q < n_dense:
+            if q < n_dense and (p == end or dense[q] < indices[p]):
                 j = dense[q]
                 q += 1
                 c = columns[j, _COUNT]
@@ -256,7 +256,7 @@ def scale_rows(
                 if not moments:
                     h = x * balance(c / t, power)
                 else:
-                    was_dense = q < held and dense[q] == j
+                    was_dense = q < n_dense and dense[q] == j
                     if was_dense:
                         q += 1
                     is_dense = (was_dense and 4.0 * c >= t) or (settled and 2.0 * c >= t)
@@ -282,13 +282,13 @@ def scale_rows(
                 columns[j, _MEAN], columns[j, _M] = other[p, 0], other[p, 1]
                 other[p, 0], other[p, 1] = mean, m
         if changed:
-            held = without_rare(columns, dense, held, t)
+            n_dense = without_rare(columns, dense, n_dense, t)
             for p in range(begin, end):
                 j = indices[p]
                 if columns[j, _IS_DENSE] == 0.0 and settled and 2.0 * columns[j, _COUNT] >= t:
                     columns[j, _IS_DENSE] = 1.0
-                    held = with_column(dense, held, j)
-            f[_DENSE] = held
+                    n_dense = with_column(dense, n_dense, j)
+            f[_DENSE] = n_dense
     return int(n)
 
 

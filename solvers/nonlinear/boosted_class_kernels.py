@@ -88,7 +88,7 @@ def learn_rows(
     indptr: Ints,
     indices: Indices,
     values: Floats,
-    places: Ints,
+    class_ids: Ints,
     weights: Floats,
     start: int,
     scores: Floats,
@@ -114,7 +114,7 @@ def learn_rows(
     vectors: Floats,
     base: Floats,
 ) -> tuple[int, int]:
-    """As boosted_kernels.learn_rows; scores (n, 1 + K) are margins, places (n,) the classes."""
+    """As boosted_kernels.learn_rows; scores (n, 1 + K) are margins, class_ids (n,) the classes."""
     for i in range(start, weights.shape[0]):
         begin, end = indptr[i], indptr[i + 1]
         learns = weights[i] > 0.0
@@ -124,14 +124,14 @@ def learn_rows(
             if count_features(indices, begin, end, rows.shape[1], keys, columns, counts, k) == 0:
                 return i, NEEDS_COLUMN
         dense_row(indices, values, begin, end, keys, columns, k, x)
-        at, own = k[AT], scores[i]
-        for c in range(own.shape[0]):
-            own[c] = base[c]
+        at, row_scores = k[AT], scores[i]
+        for c in range(row_scores.shape[0]):
+            row_scores[c] = base[c]
         for t in range(k[TREES]):
             node = 0
             while feature[t, node] >= 0:
                 node = left[t, node] + (1 if x[feature[t, node]] > threshold[t, node] else 0)
-            add(vectors[t, node], own)
+            add(vectors[t, node], row_scores)
             if learns:
                 leaves[at, t] = node
         k[SAMPLES] += 1
@@ -140,9 +140,9 @@ def learn_rows(
         for j in range(k[COLUMNS]):
             rows[at, j] = x[j]
             codes[at, j] = bin_among(x[j], edges[j], n_edges[j])
-        about[at, TARGET], about[at, WEIGHT] = 1 + places[i], limited_weight(weights[i], k, f)
-        for c in range(own.shape[0]):
-            margins[at, c] = own[c]
+        about[at, TARGET], about[at, WEIGHT] = 1 + class_ids[i], limited_weight(weights[i], k, f)
+        for c in range(row_scores.shape[0]):
+            margins[at, c] = row_scores[c]
         why = count_row(window, first_tree, renewal, k)
         if why != DONE:
             return i + 1, why
@@ -172,14 +172,14 @@ def score_rows(
     """Margins (n, 1 + K) of rows."""
     for i in range(scores.shape[0]):
         dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
-        own = scores[i]
-        for c in range(own.shape[0]):
-            own[c] = base[c]
+        row_scores = scores[i]
+        for c in range(row_scores.shape[0]):
+            row_scores[c] = base[c]
         for t in range(k[TREES]):
             node = 0
             while feature[t, node] >= 0:
                 node = left[t, node] + (1 if x[feature[t, node]] > threshold[t, node] else 0)
-            add(vectors[t, node], own)
+            add(vectors[t, node], row_scores)
 
 
 @kernel(void(F8_2D, i8, F8))

@@ -93,14 +93,14 @@ class BoostedClasses(TreeRing, ClassScorer):
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def learn(self, batch: Batch, places: Ints, is_met: bool) -> Floats:
+    def learn(self, batch: Batch, class_ids: Ints, is_met: bool) -> Floats:
         """See ClassScorer."""
         batch.check_width(self._dim)
         done, n = 0, len(batch)
         scores = np.zeros((n, self._outputs))
         while done < n:
             done, why = _kernels.learn_rows(
-                batch.indptr, batch.indices, batch.values, places, batch.weights, done, scores,
+                batch.indptr, batch.indices, batch.values, class_ids, batch.weights, done, scores,
                 self._window, FIRST_TREE, self._renewal, *self._table.arrays, self._k,
                 self._f, self._x, self._rows, self._codes, self._about, self._margins,
                 self._leaves, self._edges, self._n_edges, self._feature, self._threshold,
@@ -181,8 +181,10 @@ class BoostedClasses(TreeRing, ClassScorer):
             "class_base": (outputs,),
         }
         check_arrays(state, shapes)
-        held = np.ascontiguousarray(state["margins"], np.uint8).reshape(n, outputs, 4)
-        margins = held.view(np.float32)[:, :, 0] if n else np.zeros((0, outputs), np.float32)
+        margin_bytes = np.ascontiguousarray(state["margins"], np.uint8).reshape(n, outputs, 4)
+        margins = (
+            margin_bytes.view(np.float32)[:, :, 0] if n else np.zeros((0, outputs), np.float32)
+        )
         targets = self._about[:, TARGET]
         is_class = (targets == np.floor(targets)) & (targets >= 1.0) & (targets < outputs)
         if not (is_storable(margins.astype(np.float64)) and bool(is_class.all())):

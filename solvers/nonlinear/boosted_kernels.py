@@ -267,14 +267,14 @@ def place_edges(values: Singles, bins: int, edges: Floats) -> int:
         if values[i] != values[i - 1]:
             distinct += 1
     want = 0.0 if distinct <= bins else n / bins
-    found, held = 0, 0
+    count, in_bin = 0, 0
     for i in range(1, n):
-        held += 1
-        if values[i] != values[i - 1] and held >= want and found < bins - 1:
-            edges[found] = 0.5 * (np.float64(values[i]) + np.float64(values[i - 1]))
-            found += 1
-            held = 0
-    return found
+        in_bin += 1
+        if values[i] != values[i - 1] and in_bin >= want and count < bins - 1:
+            edges[count] = 0.5 * (np.float64(values[i]) + np.float64(values[i - 1]))
+            count += 1
+            in_bin = 0
+    return count
 
 
 @kernel(void(_F4_2D, _U1_2D, i8, i8, RO_F8, i8))
@@ -421,10 +421,10 @@ def gains_of(
 ) -> None:
     """gains (n,): what a split with g and h on one side gains, 0 where a side is too small."""
     for b in range(n):
-        own, other = h[b] + ridge, whole - h[b]
+        side, other = h[b] + ridge, whole - h[b]
         rest = slope - g[b]
         # One division instead of two: they take most of the time of a small leaf.
-        gain = (g[b] * g[b] * other + rest * rest * own) / (own * other)
+        gain = (g[b] * g[b] * other + rest * rest * side) / (side * other)
         gains[b] = gain if (h[b] >= least) & (h[b] <= most) else 0.0
 
 
@@ -455,11 +455,11 @@ def best_split(
     most, whole = curvature - least, curvature + ridge
     now = slope * slope / whole
     best, column, edge = now, -1, 0
-    own = histograms[int(grown[leaf, HISTOGRAM])]
+    histogram = histograms[int(grown[leaf, HISTOGRAM])]
     for q in range(n_used):
         total, n = 0, n_edges[used[q]]
         for b in range(n):
-            total += own[np.uint64(MAX_BINS * q + b)]
+            total += histogram[np.uint64(MAX_BINS * q + b)]
             sums[0, b] = units[0] * (total >> 32)
             sums[1, b] = units[1] * (total & _LOW)
         gains_of(n, slope, whole, ridge, least, most, sums[0], sums[1], sums[2])
@@ -506,15 +506,15 @@ def median_of(values: Floats, weights: Floats, order: Indices, first: int, end: 
         else:
             first, low = split, high_start
             half -= below
-    found, held = values[order[first]], 0.0
+    median, weight = values[order[first]], 0.0
     for a in range(first, end):
-        held += weights[order[a]]
-    if held != half or end == last:
-        return float(found)
+        weight += weights[order[a]]
+    if weight != half or end == last:
+        return float(median)
     above = values[order[end]]
     for a in range(end + 1, last):
         above = min(above, values[order[a]])
-    return float(0.5 * (found + above))
+    return float(0.5 * (median + above))
 
 
 @kernel(

@@ -118,12 +118,12 @@ class TreeRing:
     def _resize(self, columns: int, window: int) -> None:
         """Room for more columns, from a ring of at most `window` rows; if it must be shorter then,
         the newest rows stay."""
-        held, at = int(self._k[ROWS]), int(self._k[AT])
+        count, at = int(self._k[ROWS]), int(self._k[AT])
         old = [getattr(self, name) for name in self._of_rows]
         edges, n_edges = self._edges, self._n_edges
-        stay = min(held, self._most_rows(columns))
+        stay = min(count, self._most_rows(columns))
         # Oldest first; a ring that is not full begins at 0.
-        order = (np.arange(held - stay, held) + (at if held == window else 0)) % max(held, 1)
+        order = (np.arange(count - stay, count) + (at if count == window else 0)) % max(count, 1)
         self._make_ring(stay, columns)
         for name, one in zip(self._of_rows, old, strict=True):
             getattr(self, name)[:, : one.shape[1]] = one[order]
@@ -132,12 +132,12 @@ class TreeRing:
 
     def _lengthen(self) -> None:
         """Room for more rows."""
-        held = len(self._rows)
-        room = min(max(2 * held, 256), self._window)
+        length = len(self._rows)
+        room = min(max(2 * length, 256), self._window)
         for name in self._of_rows:
             old = getattr(self, name)
             new = np.zeros((room, old.shape[1]), old.dtype)
-            new[:held] = old
+            new[:length] = old
             setattr(self, name, new)
 
     def _make_up(self, why: int) -> None:
@@ -246,8 +246,8 @@ class TreeRing:
     def has_long_row(self, rows: int) -> bool:
         """See protocols/learner.py: whether one of the next rows grows a tree."""
         k = self._k
-        held = min(int(k[ROWS]) + rows, self._window)
-        return held * self._work > 1024 and bool((k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
+        count = min(int(k[ROWS]) + rows, self._window)
+        return count * self._work > 1024 and bool((k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
 
     @property
     def samples(self) -> int:
@@ -260,9 +260,9 @@ class TreeRing:
         """See Learner; `rows` are the bytes of single-precision numbers."""
         k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
         state: State = {
-            name: np.array(k[place]) for name, place in zip(_INTS, _INT_PLACES, strict=True)
+            name: np.array(k[index]) for name, index in zip(_INTS, _INT_PLACES, strict=True)
         }
-        state |= {name: np.array(self._f[place]) for place, name in enumerate(_FLOATS)}
+        state |= {name: np.array(self._f[index]) for index, name in enumerate(_FLOATS)}
         trees = int(k[TREES])
         rows = self._rows[:n, :used].copy()
         return (
@@ -283,10 +283,10 @@ class TreeRing:
     def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         check_arrays(state, dict.fromkeys((*_INTS, *_FLOATS), ()))
         k = self._k
-        for name, place in zip(_INTS, _INT_PLACES, strict=True):
-            k[place] = state[name]
-        for place, name in enumerate(_FLOATS):
-            self._f[place] = state[name]
+        for name, index in zip(_INTS, _INT_PLACES, strict=True):
+            k[index] = state[name]
+        for index, name in enumerate(_FLOATS):
+            self._f[index] = state[name]
         self._table.restore(state, self._dim, k)
         n, used, nodes = int(k[ROWS]), int(k[COLUMNS]), self._feature.shape[1]
         trees = int(np.asarray(state.get("feature", [])).shape[0])
@@ -304,8 +304,8 @@ class TreeRing:
         }
         check_arrays(state, shapes)
         self._make_ring(n, columns)
-        held = np.ascontiguousarray(state["rows"], np.uint8).reshape(n, used, 4)
-        self._rows[:, :used] = held.view(np.float32)[:, :, 0] if n and used else 0.0
+        row_bytes = np.ascontiguousarray(state["rows"], np.uint8).reshape(n, used, 4)
+        self._rows[:, :used] = row_bytes.view(np.float32)[:, :, 0] if n and used else 0.0
         self._about[:] = state["about"]
         self._leaves[:, :trees] = state["leaves"]
         self._edges[:used], self._n_edges[:used] = state["edges"], state["n_edges"]

@@ -28,10 +28,10 @@ class ClassScorer:
         """One more class."""
         self.classes += 1
 
-    def learn(self, batch: Batch, places: Ints, is_met: bool) -> Floats:
+    def learn(self, batch: Batch, class_ids: Ints, is_met: bool) -> Floats:
         """Scores (n, 1 + K) of all rows, each from before it is learned.
 
-        places (n,): the class of each row; -1 for an unknown one, of a row of weight 0. With
+        class_ids (n,): the class of each row; -1 for an unknown one, of a row of weight 0. With
         `is_met`, the last class was added for the first row, whose scores are from before it.
         Raises ShapeMismatch.
         """

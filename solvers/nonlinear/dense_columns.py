@@ -68,22 +68,22 @@ class DenseColumns:
     def review(self, k: Ints) -> list[int]:
         """Give columns to more frequent features; the columns that changed their feature."""
         changed: list[int] = []
-        held = np.flatnonzero(self.keys != _FREE)
+        used = np.flatnonzero(self.keys != _FREE)
         # Ties are decided by the feature, not by its cell.
-        held = held[np.argsort(self.keys[held])]
+        used = used[np.argsort(self.keys[used])]
         while True:
-            has = self.columns[held] != _FREE
+            has = self.columns[used] != _FREE
             if has.all():
                 break
-            with_one, without = held[has], held[~has]
+            with_one, without = used[has], used[~has]
             rare = with_one[np.argmin(self.counts[with_one])]
             frequent = without[np.argmax(self.counts[without])]
             if self.counts[frequent] <= 2 * self.counts[rare]:
                 break
             self.columns[frequent], self.columns[rare] = self.columns[rare], _FREE
             changed.append(int(self.columns[frequent]))
-        self.counts[held] //= 2
-        stay = held[(self.counts[held] > 0) | (self.columns[held] != _FREE)]
+        self.counts[used] //= 2
+        stay = used[(self.counts[used] > 0) | (self.columns[used] != _FREE)]
         self._set(self.keys[stay], self.columns[stay], self.counts[stay], k)
         return changed
 
@@ -96,19 +96,19 @@ class DenseColumns:
 
     def features(self, n: int) -> Ints:
         """The feature of each of the n columns in use."""
-        found = np.full(n, _FREE, np.int64)
+        features = np.full(n, _FREE, np.int64)
         has = self.columns != _FREE
-        found[self.columns[has]] = self.keys[has]
-        return found
+        features[self.columns[has]] = self.keys[has]
+        return features
 
     def state(self, k: Ints) -> State:
         """Features in increasing order, their columns and counts, and the rows since a review."""
-        held = np.flatnonzero(self.keys != _FREE)
-        held = held[np.argsort(self.keys[held])]
+        used = np.flatnonzero(self.keys != _FREE)
+        used = used[np.argsort(self.keys[used])]
         return {
-            "features": self.keys[held],
-            "columns": self.columns[held],
-            "counts": self.counts[held],
+            "features": self.keys[used],
+            "columns": self.columns[used],
+            "counts": self.counts[used],
             "since_review": np.array(k[SINCE_REVIEW]),
         }
 
@@ -145,12 +145,12 @@ def cell_of(feature: int, keys: Ints) -> int:
 
 @kernel(void(I8, I8, I8, I8, I8, I8))
 def enter_features(
-    features: Ints, own: Ints, counted: Ints, keys: Ints, columns: Ints, counts: Ints
+    features: Ints, own_columns: Ints, counted: Ints, keys: Ints, columns: Ints, counts: Ints
 ) -> None:
     """Enter features, their columns and counts in an empty table."""
     for i in range(features.shape[0]):
         cell = cell_of(features[i], keys)
-        keys[cell], columns[cell], counts[cell] = features[i], own[i], counted[i]
+        keys[cell], columns[cell], counts[cell] = features[i], own_columns[i], counted[i]
 
 
 @kernel(i8(RO_I4, i8, i8, i8, I8, I8, I8, I8), inline=True, inner=False)

@@ -38,8 +38,8 @@ def make_scorer(spec: Mapping[str, Any]) -> ClassScorer:
     """The scorer of a resolved specification, without rows."""
     module, name = _SCORERS[spec["algorithm"]]
     # Imported on demand, because importing compiles its kernels.
-    found: Any = importlib.import_module(f"dualstream.solvers.nonlinear.{module}")
-    scorer: ClassScorer = getattr(found, name)(spec)
+    imported: Any = importlib.import_module(f"dualstream.solvers.nonlinear.{module}")
+    scorer: ClassScorer = getattr(imported, name)(spec)
     return scorer
 
 
@@ -57,13 +57,13 @@ class ScoredClasses(KnownClasses):
         self.scorer.add_class()
 
     def _learn_known(
-        self, batch: Batch, places: Ints, is_met: bool
+        self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
-        scores, n = self.scorer.learn(batch, places, is_met), len(batch)
+        scores, n = self.scorer.learn(batch, class_ids, is_met), len(batch)
         losses = np.empty(n)
-        summed_losses(scores, places, losses)
-        own = np.ascontiguousarray(scores[:, 1:].T)
-        return own, losses, batch.weights > 0.0, np.zeros(n, np.bool_)
+        summed_losses(scores, class_ids, losses)
+        class_scores = np.ascontiguousarray(scores[:, 1:].T)
+        return class_scores, losses, batch.weights > 0.0, np.zeros(n, np.bool_)
 
     def scores(self, batch: Batch) -> Floats:
         """See KnownClasses."""
@@ -80,14 +80,14 @@ class ScoredClasses(KnownClasses):
 
     def state(self) -> State:
         """See Learner."""
-        own = {f"scorer.{name}": array for name, array in self.scorer.state().items()}
-        return names_state(tuple(self.places)) | own
+        arrays = {f"scorer.{name}": array for name, array in self.scorer.state().items()}
+        return names_state(tuple(self.places)) | arrays
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
         names = names_of(state)
         self.scorer.restore(under("scorer.", state), len(names))
-        self.places = {name: place for place, name in enumerate(names)}
+        self.places = {name: index for index, name in enumerate(names)}
 
 
 class NonlinearClasses(ClassModel):
@@ -137,7 +137,7 @@ def make_multiclass(spec: Spec) -> NonlinearClasses:
 
 
 @kernel(void(RO_F8_2D, RO_I8, F8))
-def summed_losses(scores: Floats, places: Ints, losses: Floats) -> None:
+def summed_losses(scores: Floats, class_ids: Ints, losses: Floats) -> None:
     """losses (n,): logistic losses of the log odds (n, 1 + K), summed over the classes.
 
     The class of a row that is not known counts as one more, with the log odds of column 0.
@@ -145,6 +145,6 @@ def summed_losses(scores: Floats, places: Ints, losses: Floats) -> None:
     for i in range(losses.shape[0]):
         total = 0.0
         for c in range(1, scores.shape[1]):
-            own = scores[i, c]
-            total += log1pexp(-own if places[i] == c - 1 else own)
-        losses[i] = total + log1pexp(-scores[i, 0]) if places[i] < 0 else total
+            score = scores[i, c]
+            total += log1pexp(-score if class_ids[i] == c - 1 else score)
+        losses[i] = total + log1pexp(-scores[i, 0]) if class_ids[i] < 0 else total

@@ -103,7 +103,7 @@ class NeighbourRing:
         """See Learner; `ring` has the bytes of single-precision numbers, by column."""
         k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
         ring = self._ring[:used, :n].copy()
-        state: State = {name: np.array(k[place]) for name, place in _INTS.items()}
+        state: State = {name: np.array(k[index]) for name, index in _INTS.items()}
         return (
             state
             | self._table.state(k)
@@ -118,8 +118,8 @@ class NeighbourRing:
     def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         check_arrays(state, dict.fromkeys(_INTS, ()))
         k, window = self._k, self.spec["window"]
-        for name, place in _INTS.items():
-            k[place] = state[name]
+        for name, index in _INTS.items():
+            k[index] = state[name]
         self._table.restore(state, self._dim, k)
         n, used = int(k[ROWS]), int(k[COLUMNS])
         at_is_right = k[AT] == n if n < window else 0 <= k[AT] < window
@@ -221,14 +221,14 @@ class NeighbourClasses(NeighbourRing, ClassScorer):
         ClassScorer.__init__(self, spec)
         NeighbourRing.__init__(self, spec)
 
-    def learn(self, batch: Batch, places: Ints, is_met: bool) -> Floats:
+    def learn(self, batch: Batch, class_ids: Ints, is_met: bool) -> Floats:
         """See ClassScorer."""
         batch.check_width(self._dim)
         done, n = 0, len(batch)
         scores = np.zeros((n, 1 + self.classes))
         while done < n:
             done, why = _kernels.learn_classes(
-                batch.indptr, batch.indices, batch.values, places, batch.weights, done, scores,
+                batch.indptr, batch.indices, batch.values, class_ids, batch.weights, done, scores,
                 _SHARPNESS["multiclass"], *self._table.arrays, self._k, self._x, self._moments,
                 self._ring, self._about, self._distances, self._near,
             )  # fmt: skip

@@ -69,7 +69,7 @@ def add_squares(n: int, value: Any, column: Singles, distances: Singles) -> None
 def nearest(n: int, distances: Singles, near: Floats) -> int:
     """Fill `near` with the nearest rows, nearest first; their number. Ties: the lower place."""
     most = near.shape[1]
-    found, limit = 0, np.float32(np.inf)
+    count, limit = 0, np.float32(np.inf)
     for block in range(0, n, _BLOCK):
         end = min(block + _BLOCK, n)
         least = distances[block]
@@ -79,16 +79,16 @@ def nearest(n: int, distances: Singles, near: Floats) -> int:
             continue
         for r in range(block, end):
             if distances[r] < limit:
-                if found < most:
-                    found += 1
-                p = found - 1
+                if count < most:
+                    count += 1
+                p = count - 1
                 while p > 0 and near[0, p - 1] > distances[r]:
                     near[0, p], near[1, p] = near[0, p - 1], near[1, p - 1]
                     p -= 1
                 near[0, p], near[1, p] = distances[r], r
-                if found == most:
-                    limit = np.float32(near[0, found - 1])
-    return found
+                if count == most:
+                    limit = np.float32(near[0, count - 1])
+    return count
 
 
 @kernel(i8(F8, I8, F8_2D, _F4_2D, _F4, F8_2D), inline=True)
@@ -120,10 +120,10 @@ def score_of(
     """The score of one dense row x."""
     if k[ROWS] == 0:
         return 0.0
-    found = find_near(x, k, moments, ring, distances, near)
-    width = near[0, found - 1] + 1e-9
+    count = find_near(x, k, moments, ring, distances, near)
+    width = near[0, count - 1] + 1e-9
     positive = negative = 0.0
-    for p in range(found):
+    for p in range(count):
         r = int(near[1, p])
         share = about[WEIGHT, r] * math.exp(-sharpness * near[0, p] / width)
         if not is_binary:
@@ -248,32 +248,32 @@ def score_rows(
 
 
 @kernel(void(f8, i8, F8_2D, F8_2D, F8), inline=True)
-def class_odds(sharpness: float, found: int, about: Floats, near: Floats, out: Floats) -> None:
+def class_odds(sharpness: float, count: int, about: Floats, near: Floats, out: Floats) -> None:
     """out (1 + K,): the log odds of each class by the votes of the rows in `near`.
 
     Sums are in the order of the rows, as `score_of` adds them for one class against the rest.
     """
-    width = near[0, found - 1] + 1e-9
+    width = near[0, count - 1] + 1e-9
     total = 0.0
-    for p in range(found):
+    for p in range(count):
         near[0, p] = about[WEIGHT, int(near[1, p])] * math.exp(-sharpness * near[0, p] / width)
         near[1, p] = about[LABEL, int(near[1, p])]
         total += near[0, p]
     without = math.log(START / (START + total))
     for c in range(out.shape[0]):
         out[c] = without
-    for p in range(found):
-        own = near[1, p]
+    for p in range(count):
+        label = near[1, p]
         positive = negative = 0.0
         is_first = True
-        for q in range(found):
-            if near[1, q] == own:
+        for q in range(count):
+            if near[1, q] == label:
                 positive += near[0, q]
                 is_first = is_first and q >= p
             else:
                 negative += near[0, q]
         if is_first:
-            out[1 + int(own)] = math.log((START + positive) / (START + negative))
+            out[1 + int(label)] = math.log((START + positive) / (START + negative))
 
 
 @kernel(
@@ -286,7 +286,7 @@ def learn_classes(
     indptr: Ints,
     indices: Indices,
     values: Floats,
-    places: Ints,
+    class_ids: Ints,
     weights: Floats,
     start: int,
     scores: Floats,
@@ -302,7 +302,7 @@ def learn_classes(
     distances: Singles,
     near: Floats,
 ) -> tuple[int, int]:
-    """As `learn_rows`, for classes: places (n,), scores (n, 1 + K)."""
+    """As `learn_rows`, for classes: class_ids (n,), scores (n, 1 + K)."""
     for i in range(start, weights.shape[0]):
         begin, end = indptr[i], indptr[i + 1]
         learns = weights[i] > 0.0
@@ -312,14 +312,14 @@ def learn_classes(
             return i, NEEDS_COLUMN
         dense_row(indices, values, begin, end, keys, columns, k, x)
         if k[ROWS] > 0:
-            found = find_near(x, k, moments, ring, distances, near)
-            class_odds(sharpness, found, about, near, scores[i])
+            count = find_near(x, k, moments, ring, distances, near)
+            class_odds(sharpness, count, about, near, scores[i])
         k[SAMPLES] += 1
         if not learns:
             continue
         at = k[AT]
         enter_values(at, x, k, moments, ring)
-        about[LABEL, at], about[WEIGHT, at] = places[i], weights[i]
+        about[LABEL, at], about[WEIGHT, at] = class_ids[i], weights[i]
         if k[SINCE_REVIEW] >= REVIEW_ROWS:
             return i + 1, NEEDS_REVIEW
     return weights.shape[0], DONE
@@ -351,5 +351,5 @@ def score_classes(
         return
     for i in range(scores.shape[0]):
         dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
-        found = find_near(x, k, moments, ring, distances, near)
-        class_odds(sharpness, found, about, near, scores[i])
+        count = find_near(x, k, moments, ring, distances, near)
+        class_odds(sharpness, count, about, near, scores[i])

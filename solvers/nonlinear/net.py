@@ -33,7 +33,7 @@ from dualstream.solvers.features.column_table import (
     ROWS,
     SAMPLES,
     USED,
-    enter_places,
+    enter_buckets,
 )
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import Floats, Ints
@@ -127,8 +127,8 @@ class NetLayers:
         cells = 128
         while cells < 2 * room:
             cells *= 2
-        self._places = np.zeros((cells, 2), np.int32)
-        enter_places(self._places, self._touched, 1, used)
+        self._buckets = np.zeros((cells, 2), np.int32)
+        enter_buckets(self._buckets, self._touched, 1, used)
         self._k[USED] = used
 
     def _fit_row(self, entries: int) -> None:
@@ -140,13 +140,13 @@ class NetLayers:
             self._idx, self._val = np.empty(room, np.int32), np.empty(room)
 
     def _make_room(self, entries: int) -> None:
-        used, held = int(self._k[USED]), int(self._k[HELD])
+        used, capacity = int(self._k[USED]), int(self._k[HELD])
         if used + entries > len(self._touched) <= MAX_FEATURES:
             self._store(self._touched[:used].astype(np.int64), self._table[:used], used + entries)
-        if held + entries > len(self._dense):
-            self._dense = grown(self._dense, held, held + entries)
+        if capacity + entries > len(self._dense):
+            self._dense = grown(self._dense, capacity, capacity + entries)
             self._is_here = np.zeros(len(self._dense) + 1)
-        self._fit_row(held + entries)
+        self._fit_row(capacity + entries)
 
     @property
     def samples(self) -> int:
@@ -235,7 +235,7 @@ class Net(NetLayers, NonlinearLearner):
         while True:
             row = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, scores,
-                losses, self._is_binary, self.REACH, spec["step"], spec["seed"], self._places,
+                losses, self._is_binary, self.REACH, spec["step"], spec["seed"], self._buckets,
                 self._touched, self._table, self._dense, self._is_here, self._f, self._k, BASES,
                 self._starts, self._slots, self._e, self._h, self._idx, self._val, self._first,
                 self._second, self._third, self._z, self._q, self._dz, self._dq,
@@ -251,7 +251,7 @@ class Net(NetLayers, NonlinearLearner):
         longest = int(np.diff(batch.indptr).max(initial=0))
         self._fit_row(longest + int(self._k[HELD]))
         _kernels.score_rows(
-            batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._places,
+            batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._buckets,
             self._touched, self._table, self._dense, self._is_here, self._f, self._k, BASES,
             self._starts, self._slots, self._e, self._h, self._first, self._second,
             self._third, self._z, self._q,
@@ -288,8 +288,8 @@ class Net(NetLayers, NonlinearLearner):
         of_last = np.where(self._q > 0.0, self._third[2], 0.0)
         of_units = (self._second[:, :last] * of_last).sum(axis=1)
         of_units = np.where(self._z > 0.0, of_units, 0.0)
-        known = np.flatnonzero(self._slots[:n] >= 0)
-        slots, h = self._slots[known], self._h[0, known]
+        entries = np.flatnonzero(self._slots[:n] >= 0)
+        slots, h = self._slots[entries], self._h[0, entries]
         slopes = (self._table[slots, :n_units] * of_units).sum(axis=1)
         unit = 1.0 if self._is_binary else math.sqrt(self._f[SPREAD])
         contributions = unit * slopes * h

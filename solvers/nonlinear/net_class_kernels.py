@@ -48,9 +48,9 @@ def margins_of(outputs: Floats, q: Floats, out: Floats) -> None:
     """out (1 + K,): the margin of each output for the second units q (L,)."""
     last = q.shape[0]
     for c in range(out.shape[0]):
-        own, margin = outputs[c], outputs[c, last]
+        weights, margin = outputs[c], outputs[c, last]
         for i in range(last):
-            margin += own[i] * q[i]
+            margin += weights[i] * q[i]
         out[c] = margin
 
 
@@ -66,14 +66,14 @@ def descend_outputs(
     for i in range(last):
         dq[i] = 0.0
     for c in range(p.shape[0]):
-        own = outputs[c]
+        weights = outputs[c]
         slope = weight * (p[c] - (1.0 if c == target else 0.0))
         if slope == 0.0:
             continue
-        add_times(slope, own[:last], dq)
-        own[2 * last + 1] += slope * slope
-        own[last] -= step * slope / math.sqrt(own[2 * last + 1])
-        adagrad_step(slope, step, q, own[:last], own[last + 1 : 2 * last + 1])
+        add_times(slope, weights[:last], dq)
+        weights[2 * last + 1] += slope * slope
+        weights[last] -= step * slope / math.sqrt(weights[2 * last + 1])
+        adagrad_step(slope, step, q, weights[:last], weights[last + 1 : 2 * last + 1])
     for i in range(last):
         if not q[i] > 0.0:
             dq[i] = 0.0
@@ -89,7 +89,7 @@ def learn_rows(
     indptr: Ints,
     indices: Indices,
     values: Floats,
-    places: Ints,
+    class_ids: Ints,
     weights: Floats,
     start: int,
     scores: Floats,
@@ -119,7 +119,7 @@ def learn_rows(
     dz: Floats,
     dq: Floats,
 ) -> int:
-    """As net_kernels.learn_rows; scores (n, 1 + K) are margins, places (n,) the classes."""
+    """As net_kernels.learn_rows; scores (n, 1 + K) are margins, class_ids (n,) the classes."""
     units = z.shape[0]
     for i in range(start, weights.shape[0]):
         begin, end = indptr[i], indptr[i + 1]
@@ -136,11 +136,11 @@ def learn_rows(
             idx, val, 0, n, learns, FAR, slot_of, touched, table, dense, is_here, f, k, bases,
             starts, units, slots, e, h,
         )  # fmt: skip
-        own = h[0]
+        inputs = h[0]
         if learns:
             for j in range(n):
-                f[SQUARES] += clip(own[j], -LARGEST_INPUT, LARGEST_INPUT) ** 2
-        forward_hidden(n, slots, own, table, first, second, biases[0], z, q)
+                f[SQUARES] += clip(inputs[j], -LARGEST_INPUT, LARGEST_INPUT) ** 2
+        forward_hidden(n, slots, inputs, table, first, second, biases[0], z, q)
         margins_of(outputs, q, scores[i])
         k[SAMPLES] += 1
         if not learns:
@@ -148,11 +148,11 @@ def learn_rows(
         # The score ignores new features, like a prediction. They take no step in their first row.
         for j in range(n):
             if slots[j] >= used:
-                own[j] = 0.0
+                inputs[j] = 0.0
         softmax(scores[i], p)
-        descend_outputs(1 + places[i], weights[i], step, outputs, p, q, dq)
+        descend_outputs(1 + class_ids[i], weights[i], step, outputs, p, q, dq)
         backward_hidden(
-            step, n, slots, own, table, first, second, biases[0], biases[1], z, dz, dq
+            step, n, slots, inputs, table, first, second, biases[0], biases[1], z, dz, dq
         )  # fmt: skip
         if k[USED] > used:
             size = 1.0 / math.sqrt(max(f[SQUARES] / f[ROWS], 1.0))

@@ -50,25 +50,25 @@ class NetClasses(NetLayers, ClassScorer):
         super().add_class()
         if self.classes == len(self._outputs):
             self._outputs = np.concatenate([self._outputs, np.zeros_like(self._outputs)])
-        own, last, spec = self._outputs[self.classes], len(self._q), self.spec
-        own[:] = self._outputs[0]
+        weights, last, spec = self._outputs[self.classes], len(self._q), self.spec
+        weights[:] = self._outputs[0]
         seed = (spec["seed"] + _SEED_OF_OUTPUTS) & (2**63 - 1)
         for i in range(last):
-            own[i] += drawn_number(seed, MAX_UNITS * self.classes + i) / math.sqrt(last)
+            weights[i] += drawn_number(seed, MAX_UNITS * self.classes + i) / math.sqrt(last)
 
     def _sizes(self) -> tuple[int, int]:
         units, last = (min(WIDER * size, MAX_UNITS) for size in self.spec["units"])
         return units, last
 
-    def learn(self, batch: Batch, places: Ints, is_met: bool) -> Floats:
+    def learn(self, batch: Batch, class_ids: Ints, is_met: bool) -> Floats:
         """See ClassScorer."""
         batch.check_width(self._dim)
         row, n, spec = 0, len(batch), self.spec
         margins, p = np.empty((n, 1 + self.classes)), np.empty(1 + self.classes)
         while True:
             row = _kernels.learn_rows(
-                batch.indptr, batch.indices, batch.values, places, batch.weights, row, margins,
-                STEP * spec["step"], spec["seed"], self._places, self._touched, self._table,
+                batch.indptr, batch.indices, batch.values, class_ids, batch.weights, row, margins,
+                STEP * spec["step"], spec["seed"], self._buckets, self._touched, self._table,
                 self._dense, self._is_here, self._f, self._k, BASES, self._starts, self._slots,
                 self._e, self._h, self._idx, self._val, self._first, self._second, self._third,
                 self._outputs, p, self._z, self._q, self._dz, self._dq,
@@ -84,7 +84,7 @@ class NetClasses(NetLayers, ClassScorer):
         longest = int(np.diff(batch.indptr).max(initial=0))
         self._fit_row(longest + int(self._k[HELD]))
         _kernels.score_rows(
-            batch.indptr, batch.indices, batch.values, margins, self._places, self._touched,
+            batch.indptr, batch.indices, batch.values, margins, self._buckets, self._touched,
             self._table, self._dense, self._is_here, self._f, self._k, BASES, self._starts,
             self._slots, self._e, self._h, self._first, self._second, self._third, self._outputs,
             self._z, self._q,

@@ -84,7 +84,7 @@ def known_entries(
     values: Floats,
     begin: int,
     end: int,
-    places: Indices,
+    buckets: Indices,
     free: int,
     idx: Indices,
     val: Floats,
@@ -92,7 +92,7 @@ def known_entries(
     """Copy the entries of a row whose feature has a slot, or gets one of `free` more."""
     n = 0
     for p in range(begin, end):
-        if places[position_of(places, int(indices[p])), 0] == 0:
+        if buckets[position_of(buckets, int(indices[p])), 0] == 0:
             if free == 0:
                 continue
             free -= 1
@@ -254,7 +254,7 @@ def learn_rows(
     reach: float,
     step: float,
     seed: int,
-    places: Indices,
+    buckets: Indices,
     touched: Indices,
     table: Floats,
     dense: Indices,
@@ -291,17 +291,17 @@ def learn_rows(
         free = min(entries, MAX_FEATURES + 1 - k[USED]) if learns else entries
         if learns and k[USED] + free > touched.shape[0]:
             return i
-        n = known_entries(indices, values, begin, end, places, free, idx, val)
+        n = known_entries(indices, values, begin, end, buckets, free, idx, val)
         used = k[USED]
         n = emit_row(
-            idx, val, 0, n, learns, FAR, places, touched, table, dense, is_here, f, k, bases,
+            idx, val, 0, n, learns, FAR, buckets, touched, table, dense, is_here, f, k, bases,
             starts, units, slots, e, h,
         )  # fmt: skip
-        own = h[0]
+        inputs = h[0]
         if learns:
             for p in range(n):
-                f[SQUARES] += clip(own[p], -LARGEST_INPUT, LARGEST_INPUT) ** 2
-        out = forward(n, slots, own, table, first, second, third, f[BIAS], z, q)
+                f[SQUARES] += clip(inputs[p], -LARGEST_INPUT, LARGEST_INPUT) ** 2
+        out = forward(n, slots, inputs, table, first, second, third, f[BIAS], z, q)
         y = labels[i]
         spread = math.sqrt(f[SPREAD])
         if is_binary:
@@ -329,10 +329,10 @@ def learn_rows(
         # The score ignores new features, like a prediction. They take no step in their first row.
         for p in range(n):
             if slots[p] >= used:
-                own[p] = 0.0
+                inputs[p] = 0.0
         if slope != 0.0:
             backward(
-                c * slope, step, n, slots, own, table, first, second, third, f, z, q, dz, dq
+                c * slope, step, n, slots, inputs, table, first, second, third, f, z, q, dz, dq
             )  # fmt: skip
         if k[USED] > used:
             size = 1.0 / math.sqrt(max(f[SQUARES] / f[ROWS], 1.0))
@@ -352,7 +352,7 @@ def score_rows(
     values: Floats,
     scores: Floats,
     is_binary: bool,
-    places: Indices,
+    buckets: Indices,
     touched: Indices,
     table: Floats,
     dense: Indices,
@@ -373,7 +373,7 @@ def score_rows(
     """Scores (n,) of rows; the scratch arrays have room."""
     for i in range(scores.shape[0]):
         n = emit_row(
-            indices, values, indptr[i], indptr[i + 1], False, FAR, places, touched, table, dense,
+            indices, values, indptr[i], indptr[i + 1], False, FAR, buckets, touched, table, dense,
             is_here, f, k, bases, starts, z.shape[0], slots, e, h,
         )  # fmt: skip
         out = forward(n, slots, h[0], table, first, second, third, f[BIAS], z, q)

@@ -113,7 +113,7 @@ class SplineColumns:
         done, n, k = 0, len(batch), self.k
         while done < n:
             learned, start = int(k[LEARNED]), done
-            (done, why), found = self._locate(batch, batch.weights, done)
+            (done, why), located = self._locate(batch, batch.weights, done)
             moved = None
             if why == _kernels.NEEDS_COLUMN:
                 self._widen()
@@ -124,7 +124,7 @@ class SplineColumns:
             if why != _kernels.NEEDS_COLUMN and k[LEARNED] >= k[NEXT_KNOTS]:
                 moved = self._place_knots()
             self.samples += done - start
-            yield Located(start, done, learned, *found, len(self.knots), moved)
+            yield Located(start, done, learned, *located, len(self.knots), moved)
 
     def _locate(
         self, batch: Batch, weights: Floats, start: int
@@ -161,7 +161,7 @@ class SplineColumns:
         """See Learner; `ring` has the bytes of single-precision numbers."""
         k, n, used = self.k, int(self.k[ROWS]), self.used
         ring = self._ring[:n, :used].copy()
-        state: State = {name: np.array(k[place]) for name, place in _INTS.items()}
+        state: State = {name: np.array(k[index]) for name, index in _INTS.items()}
         return (
             state
             | self.table.state(k)
@@ -177,8 +177,8 @@ class SplineColumns:
         """Restore new columns, which are discarded if this raises CorruptState."""
         check_arrays(state, dict.fromkeys((*_INTS, "samples"), ()))
         k = self.k
-        for name, place in _INTS.items():
-            k[place] = state[name]
+        for name, index in _INTS.items():
+            k[index] = state[name]
         self.samples = int(state["samples"])
         self.table.restore(state, dim, k)
         n, used = int(k[ROWS]), self.used
@@ -194,7 +194,7 @@ class SplineColumns:
                 raise CorruptState("the ring is damaged")
             self._ring[:n, :used] = ring
         self.n_knots[:used], self.knots[:used] = state["n_knots"], state["knots"]
-        held = np.arange(KNOTS - 1) < self.n_knots[:, None] - 1
+        is_used = np.arange(KNOTS - 1) < self.n_knots[:, None] - 1
         are_numbers = bool(((self.n_knots >= 0) & (self.n_knots <= KNOTS)).all())
-        if not (are_numbers and bool((np.diff(self.knots)[held] > 0.0).all())):
+        if not (are_numbers and bool((np.diff(self.knots)[is_used] > 0.0).all())):
             raise CorruptState("the knots are damaged")

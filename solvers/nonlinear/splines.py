@@ -59,8 +59,8 @@ class Splines(NonlinearLearner):
     def share_columns(self, other: "Splines") -> None:
         """Use the columns of a model that learns the same rows, and has learned as many. Raises
         CorruptState if they differ from those of this model."""
-        own, shared = self._columns.state(), other._columns.state()
-        if not all(np.array_equal(own[name], shared[name]) for name in own):
+        arrays, shared = self._columns.state(), other._columns.state()
+        if not all(np.array_equal(arrays[name], shared[name]) for name in arrays):
             raise CorruptState("the columns of the classes differ")
         self._columns = other._columns
         self._columns.followers += 1
@@ -84,10 +84,10 @@ class Splines(NonlinearLearner):
         scratch = np.empty(KNOTS)
         for column in np.flatnonzero(moved.n_new).tolist():
             here = slice(KNOTS * column, KNOTS * (column + 1))
-            for own in (self._own, self._curvatures):
+            for values in (self._own, self._curvatures):
                 _kernels.carry_over(
                     int(moved.n_old[column]), moved.old[column], int(moved.n_new[column]),
-                    moved.new[column], own[here], scratch,
+                    moved.new[column], values[here], scratch,
                 )  # fmt: skip
 
     def predict(self, batch: Batch) -> Floats:
@@ -95,8 +95,8 @@ class Splines(NonlinearLearner):
         batch.check_width(self._dim)
         scores = np.empty(len(batch))
         for start, with_knots, at, share in self._columns.look_up(batch):
-            own = scores[start : start + len(at)]
-            _kernels.score_rows(with_knots, at, share, self._f, self._own, own)
+            block = scores[start : start + len(at)]
+            _kernels.score_rows(with_knots, at, share, self._f, self._own, block)
         return scores
 
     def _score_form(self) -> Curves:
@@ -165,7 +165,7 @@ class Splines(NonlinearLearner):
         check_arrays(state, {"numbers": self._f.shape, **shapes})
         self._make_room(len(self._columns.knots))
         self._f[:] = state["numbers"]
-        for own, name in ((self._own, "weights"), (self._curvatures, "curvatures")):
-            own.reshape(-1, KNOTS)[:used] = state[name]
+        for values, name in ((self._own, "weights"), (self._curvatures, "curvatures")):
+            values.reshape(-1, KNOTS)[:used] = state[name]
         if not (bool((self._curvatures >= 0.0).all()) and bool((self._f[1:] >= 0.0).all())):
             raise CorruptState("the knots are damaged")

@@ -5,10 +5,10 @@ In every kernel, for S columns and KNOTS knots a column
     f        (3,)        the intercept and its curvature, see below
     knots (S, KNOTS), n_knots (S,)   the function of each column is linear between its knots and
                          constant beyond the outer ones
-    own, curvatures (S KNOTS,)   the function and its curvature at each knot
+    ordinates, curvatures (S KNOTS,)   the function and its curvature at each knot
     ring     (W, S)      float32: values of the last rows, from which knots are placed
     at, share (R, S)     of R rows, for each column that has knots: the knot below the value, as an
-                         index of `own`, and how far the value is from there to the next knot
+                         index of `ordinates`, and how far the value is from there to the next knot
     used     (R,)        columns in use after each of these rows
 """
 
@@ -128,13 +128,13 @@ def locate_rows(
 
 
 @kernel(f8(i8, RO_I8, RO_F8, RO_F8, RO_F8), inline=True)
-def score_at(with_knots: int, at: Ints, share: Floats, f: Floats, own: Floats) -> float:
+def score_at(with_knots: int, at: Ints, share: Floats, f: Floats, ordinates: Floats) -> float:
     """The score of one row."""
     score = float(f[INTERCEPT])
     for q in range(with_knots):
-        score += (1.0 - share[q]) * own[at[q]]
+        score += (1.0 - share[q]) * ordinates[at[q]]
         if share[q] > 0.0:
-            score += share[q] * own[at[q] + 1]
+            score += share[q] * ordinates[at[q] + 1]
     return score
 
 
@@ -164,7 +164,7 @@ def learn_rows(
     share: Floats,
     used: Ints,
     f: Floats,
-    own: Floats,
+    ordinates: Floats,
     curvatures: Floats,
 ) -> None:
     """Score rows `start` to `end` and take their Newton steps, after `learned` rows.
@@ -176,7 +176,7 @@ def learn_rows(
     for i in range(start, end):
         knot, part = at[i - start], share[i - start]
         c, y = weights[i], labels[i]
-        score = score_at(with_knots, knot, part, f, own)
+        score = score_at(with_knots, knot, part, f, ordinates)
         scores[i] = score
         if is_binary:
             losses[i] = log1pexp(-score if y > 0.0 else score)
@@ -216,50 +216,52 @@ def learn_rows(
         for q in range(with_knots):
             low, high = (1.0 - part[q]) * of_column, part[q] * of_column
             if low > 0.0:
-                own[knot[q]] += step * low * of_column / (_DAMPING + curvatures[knot[q]])
+                ordinates[knot[q]] += step * low * of_column / (_DAMPING + curvatures[knot[q]])
             if high > 0.0:
                 above = _DAMPING + curvatures[knot[q] + 1]
-                own[knot[q] + 1] += step * high * of_column / above
+                ordinates[knot[q] + 1] += step * high * of_column / above
 
 
 @kernel(i8(_F4, F8))
 def place_knots(values: Singles, knots: Floats) -> int:
     """Place knots (KNOTS,) at quantiles of sorted values (n > 0), the rest 0; their number."""
-    n, found = values.shape[0], 0
+    n, count = values.shape[0], 0
     for q in range(KNOTS):
         knots[q] = 0.0
     for q in range(KNOTS):
         value = np.float64(values[q * (n - 1) // (KNOTS - 1)])
-        if found == 0 or value > knots[found - 1]:
-            knots[found] = value
-            found += 1
-    return found
+        if count == 0 or value > knots[count - 1]:
+            knots[count] = value
+            count += 1
+    return count
 
 
 @kernel(void(i8, RO_F8, i8, RO_F8, F8, F8))
-def carry_over(held: int, old: Floats, found: int, new: Floats, own: Floats, out: Floats) -> None:
-    """Move the values `own` (KNOTS,) of a function from `held` old knots to `found` new ones.
+def carry_over(
+    n_old: int, old: Floats, count: int, new: Floats, ordinates: Floats, out: Floats
+) -> None:
+    """Move the `ordinates` (KNOTS,) of a function from `n_old` old knots to `count` new ones.
 
     out (KNOTS,) is scratch.
     """
     for q in range(KNOTS):
         out[q] = 0.0
-        if q < found and held == 1:
-            out[q] = own[0]
-        elif q < found and held > 1:
+        if q < count and n_old == 1:
+            out[q] = ordinates[0]
+        elif q < count and n_old > 1:
             a = 0
-            while a < held - 2 and new[q] >= old[a + 1]:
+            while a < n_old - 2 and new[q] >= old[a + 1]:
                 a += 1
             part = clip((new[q] - old[a]) / (old[a + 1] - old[a]), 0.0, 1.0)
-            out[q] = (1.0 - part) * own[a] + part * own[a + 1]
+            out[q] = (1.0 - part) * ordinates[a] + part * ordinates[a + 1]
     for q in range(KNOTS):
-        own[q] = out[q]
+        ordinates[q] = out[q]
 
 
 @kernel(void(i8, _I8_2D, F8_2D, RO_F8, RO_F8, F8))
 def score_rows(
-    with_knots: int, at: Ints, share: Floats, f: Floats, own: Floats, scores: Floats
+    with_knots: int, at: Ints, share: Floats, f: Floats, ordinates: Floats, scores: Floats
 ) -> None:
     """Scores (R,) of rows."""
     for i in range(scores.shape[0]):
-        scores[i] = score_at(with_knots, at[i], share[i], f, own)
+        scores[i] = score_at(with_knots, at[i], share[i], f, ordinates)

@@ -28,7 +28,7 @@ def line_search(
     costs: Floats,
     slope: float,
     curve: float,
-    places: Floats,
+    steps: Floats,
     jumps: Floats,
 ) -> float:
     """argmin over k >= 0 of  slope k + curve k^2 / 2 + sum_i costs_i max(0, 1 - m_i - k moves_i).
@@ -46,36 +46,36 @@ def line_search(
             at_zero -= move
         size += abs(move)
         if move != 0.0:
-            place = rest / moves[i]
-            if place > 0.0:
-                places[count], jumps[count] = place, abs(move)
+            step = rest / moves[i]
+            if step > 0.0:
+                steps[count], jumps[count] = step, abs(move)
                 count += 1
     # Slopes of this size are rounding errors: a flat piece has no distant crossing.
     noise = 1e-15 * size
     if not at_zero < -noise:
         return 0.0
-    # The derivative just after `low` is at_low < 0; places[a:b] are the breakpoints beyond `low`.
+    # The derivative just after `low` is at_low < 0; steps[a:b] are the breakpoints beyond `low`.
     low, at_low, a, b = 0.0, at_zero, 0, count
     high = math.inf
     while a < b:
-        x, y, z = places[a], places[(a + b) // 2], places[b - 1]
+        x, y, z = steps[a], steps[(a + b) // 2], steps[b - 1]
         pivot = max(min(x, y), min(max(x, y), z))
         # Below the pivot: a to i; at it: i to j; above it: end to b.
         i, j, end = a, a, b
         before = at_low + curve * (pivot - low)
         at_pivot = 0.0
         while j < end:
-            x, jump = places[j], jumps[j]
+            x, jump = steps[j], jumps[j]
             if x < pivot:
-                places[j], jumps[j] = places[i], jumps[i]
-                places[i], jumps[i] = x, jump
+                steps[j], jumps[j] = steps[i], jumps[i]
+                steps[i], jumps[i] = x, jump
                 before += jump
                 i += 1
                 j += 1
             elif x > pivot:
                 end -= 1
-                places[j], jumps[j] = places[end], jumps[end]
-                places[end], jumps[end] = x, jump
+                steps[j], jumps[j] = steps[end], jumps[end]
+                steps[end], jumps[end] = x, jump
             else:
                 at_pivot += jump
                 j += 1

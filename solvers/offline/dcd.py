@@ -120,11 +120,11 @@ class Descent:
         problem = self._problem
         if math.isnan(self._dual):
             self._dual = problem.bounds(self.weights, self.duals, self.weights).dual
-        found = problem.bounds(point.dashed, problem.labels * point.multipliers, point.dashed)
-        if found.dual > self._dual:
-            self._dual = found.dual
+        bounds = problem.bounds(point.dashed, problem.labels * point.multipliers, point.dashed)
+        if bounds.dual > self._dual:
+            self._dual = bounds.dual
             self._table[:, DUAL], self.weights = point.multipliers, point.dashed
-            self.promise = found.gap
+            self.promise = bounds.gap
             self._forget()
         return point.epochs
 
@@ -158,10 +158,10 @@ class Descent:
         """Bounds from all rows; skipped rows that contribute to the gap return."""
         duals = self.duals
         self.weights = self._problem.from_duals(duals)
-        found = self._problem.bounds(self.weights, duals, self.weights)
-        if not found.gap <= 2.0 * self.promise:
+        bounds = self._problem.bounds(self.weights, duals, self.weights)
+        if not bounds.gap <= 2.0 * self.promise:
             self._forget()
-        return found
+        return bounds
 
 
 @kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, i8, b1, f8, f8, F8, F8_2D, F8))

@@ -57,9 +57,9 @@ class Dense:
         upper = cholesky(self.q, diagonal)
 
         def solve(b: Floats) -> Floats:
-            found = np.array(b, order="C")
-            solve_factored(upper, found)
-            return found
+            x = np.array(b, order="C")
+            solve_factored(upper, x)
+            return x
 
         return solve
 
@@ -74,11 +74,11 @@ def product(q: Floats, z: Floats) -> Floats:
 def cholesky(q: Floats, diagonal: Floats) -> Floats:
     """U of Q + diag(diagonal) = U'U; if rounding makes a pivot <= 0, the diagonal is increased."""
     matrix = np.array(q, order="C")
-    places = np.diag_indices(len(diagonal))
-    base = matrix[places] + diagonal
+    diagonal_of = np.diag_indices(len(diagonal))
+    base = matrix[diagonal_of] + diagonal
     ridge = 0.0
     for _ in range(30):
-        matrix[places] = base + ridge
+        matrix[diagonal_of] = base + ridge
         if factor(matrix):
             return matrix
         ridge = max(100.0 * ridge, 1e-15 * float(np.abs(np.diag(q)).max(initial=1e-300)))

@@ -69,16 +69,16 @@ class Newton:
         if self._is_over:
             return 0.0
         self._grow()
-        found = minimise_over(
+        minimum = minimise_over(
             self._rows, self._objective, self.weights, self._members,
             1e-13 * self._steepest, self._most,
         )  # fmt: skip
-        if found is None:
+        if minimum is None:
             self._is_over = True
             return 0.0
-        primal, gradient, duals = self._at(found.optimum.weights)
+        primal, gradient, duals = self._at(minimum.optimum.weights)
         if primal <= self._primal:
-            self.weights, self._primal, self._gradient = found.optimum.weights, primal, gradient
+            self.weights, self._primal, self._gradient = minimum.optimum.weights, primal, gradient
         self._take(duals)
         self._is_over = not self._missing().any()
         return 1.0

@@ -100,9 +100,9 @@ def read_options(method: str, options: Mapping[str, Any], owner: str = "") -> di
 
     owner  path of the object that holds them, for errors
     """
-    known = OPTIONS[method]
-    refuse_unknown(options, owner, tuple(known))
-    return {name: known[name].read(f"{owner}/{name}", value) for name, value in options.items()}
+    declared = OPTIONS[method]
+    refuse_unknown(options, owner, tuple(declared))
+    return {name: declared[name].read(f"{owner}/{name}", value) for name, value in options.items()}
 
 
 def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:

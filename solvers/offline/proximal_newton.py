@@ -68,12 +68,14 @@ class Rows:
 
     def of_columns(self, members: Flags) -> "Rows":
         """The same rows restricted to some columns, renumbered."""
-        place = np.full(self.width, -1, np.int32)
+        column_of = np.full(self.width, -1, np.int32)
         count = int(np.count_nonzero(members))
-        place[members] = np.arange(count, dtype=np.int32)
+        column_of[members] = np.arange(count, dtype=np.int32)
         indptr, nnz = np.zeros_like(self.indptr), len(self.values)
         indices, values = np.empty(nnz, np.int32), np.empty(nnz)
-        nnz = pick_columns(self.indptr, self.indices, self.values, place, indptr, indices, values)
+        nnz = pick_columns(
+            self.indptr, self.indices, self.values, column_of, indptr, indices, values
+        )
         return Rows(
             indptr, indices[:nnz], values[:nnz], self.labels, self.weights, count, self.bias
         )
@@ -122,13 +124,13 @@ def minimise(
     """
     weights, members = start, members.copy()
     for _ in range(_ROUNDS):
-        found = minimise_over(rows, objective, weights, members, tol, MAX_MEMBERS)
-        if found is None or not found.converged:
+        minimum = minimise_over(rows, objective, weights, members, tol, MAX_MEMBERS)
+        if minimum is None or not minimum.converged:
             return None
-        if not found.missing.any():
-            return found.optimum
-        weights = found.optimum.weights
-        members |= found.missing
+        if not minimum.missing.any():
+            return minimum.optimum
+        weights = minimum.optimum.weights
+        members |= minimum.missing
     return None
 
 
@@ -176,7 +178,7 @@ def pick_columns(
     indptr: Ints,
     indices: Indices,
     values: Floats,
-    place: Indices,
+    column_of: Indices,
     out_indptr: Ints,
     out_indices: Indices,
     out_values: Floats,
@@ -185,8 +187,8 @@ def pick_columns(
     nnz = 0
     for i in range(indptr.shape[0] - 1):
         for p in range(indptr[i], indptr[i + 1]):
-            if place[indices[p]] >= 0:
-                out_indices[nnz], out_values[nnz] = place[indices[p]], values[p]
+            if column_of[indices[p]] >= 0:
+                out_indices[nnz], out_values[nnz] = column_of[indices[p]], values[p]
                 nnz += 1
         out_indptr[i + 1] = nnz
     return nnz

@@ -100,10 +100,10 @@ class Relaxed:
 
     def values(self, cuts: Cuts) -> Floats:
         """(count,) o - a.w - s b."""
-        found: Floats = (
+        values: Floats = (
             cuts.offsets - product(cuts.planes, self.weights) - self.intercept * cuts.slopes
         )
-        return found
+        return values
 
 
 def _solve(
@@ -126,12 +126,12 @@ def _solve(
     if is_free:
         a[-1, :n], a[-1, -2:], r[-1] = slopes, (-1.0 / box, 1.0 / box), 0.0
         p[-2:] = 1.0
-    found = minimise(_Bordered(gram, total), p, a, r, np.full(total, np.inf), tol)
-    alpha = np.maximum(found.z[:n], 0.0)
+    minimum = minimise(_Bordered(gram, total), p, a, r, np.full(total, np.inf), tol)
+    alpha = np.maximum(minimum.z[:n], 0.0)
     sums = np.bincount(part, alpha, minlength=parts)
     # Slightly below 1, so that summing in another order cannot exceed 1.
     alpha /= np.maximum(1.0, sums * (1.0 + 1e-15))[part]
-    return alpha, float(np.clip(found.eta[-1], -box, box)) if is_free else 0.0
+    return alpha, float(np.clip(minimum.eta[-1], -box, box)) if is_free else 0.0
 
 
 class _Bordered:

@@ -163,8 +163,10 @@ class _Loop:
         return is_none or relative_gap(bounds.gap, bounds.primal, bounds.dual) <= tol
 
     def _now(self, bounds: "Bounds | Progress | None" = None) -> Progress:
-        known = self._trace[-1] if bounds is None else bounds
-        return Progress(self._epochs, self._seconds, known.primal, known.dual, known.gap)
+        bounds_now = self._trace[-1] if bounds is None else bounds
+        return Progress(
+            self._epochs, self._seconds, bounds_now.primal, bounds_now.dual, bounds_now.gap
+        )
 
     def _solution(self, status: str) -> Solution:
         last, run = self._trace[-1], self._run
@@ -201,7 +203,7 @@ def problem_of(
     if kind not in method.losses:
         raise InvalidSpec("/loss", kind, f"one of {', '.join(method.losses)} for {name}")
     made = make_loss(kind, read[PARAMETERS[kind].name] if kind in PARAMETERS else None)
-    kinds = {found: () for found in method.regularizers}
+    kinds = {one: () for one in method.regularizers}
     first = method.regularizers[0]
     read_kind({"regularizer": regularizer or first}, "regularizer", first, kinds)
     rho = read_number({"rho": rho}, "", "rho", 1.0, *_RHO)
@@ -234,8 +236,8 @@ def _labels(batch: Batch, loss: Loss) -> Floats:
         bad |= np.abs(labels) != 1.0
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        known = "-1 (or 0) and 1" if loss.margin else "numbers"
-        raise InvalidRow(row, f"{loss.name} takes the labels {known}, got {batch.labels[row]:g}")
+        allowed = "-1 (or 0) and 1" if loss.margin else "numbers"
+        raise InvalidRow(row, f"{loss.name} takes the labels {allowed}, got {batch.labels[row]:g}")
     return np.ascontiguousarray(labels)
 
 

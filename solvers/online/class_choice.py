@@ -48,36 +48,41 @@ def check_classes(batch: Batch) -> None:
 
 
 @kernel(f8(RO_F8_2D, i8, i8), inner=True)
-def log_normaliser(scores: Floats, row: int, known: int) -> float:
-    """log of the sum of sigmoid(scores[k, row]) over the first `known` classes, at least one."""
+def log_normaliser(scores: Floats, row: int, n_classes: int) -> float:
+    """log of the sum of sigmoid(scores[k, row]) over the first `n_classes` >= 1 classes."""
     top = -log1pexp(-scores[0, row])
-    for k in range(1, known):
+    for k in range(1, n_classes):
         top = max(top, -log1pexp(-scores[k, row]))
     total = 0.0
-    for k in range(known):
+    for k in range(n_classes):
         total += math.exp(-log1pexp(-scores[k, row]) - top)
     return top + math.log(total)
 
 
 @kernel(void(RO_F8_2D, RO_I8, RO_I8, I8, F8, F8))
 def choose_classes(
-    scores: Floats, known: Ints, places: Ints, best: Ints, best_scores: Floats, log_losses: Floats
+    scores: Floats,
+    n_classes: Ints,
+    class_ids: Ints,
+    best: Ints,
+    best_scores: Floats,
+    log_losses: Floats,
 ) -> None:
     """The best class of each row, its score, and the log-loss of the row's own class.
 
     scores  (K, n)   known  (n,) number of classes that were known before the row
-    places  (n,)     the row's class; unknown if it is -1 or not below `known`
+    class_ids  (n,)     the row's class; unknown if it is -1 or not below `n_classes`
     """
-    for i in range(known.shape[0]):
+    for i in range(n_classes.shape[0]):
         best[i] = -1
         best_scores[i] = 0.0
-        for k in range(known[i]):
+        for k in range(n_classes[i]):
             if best[i] < 0 or scores[k, i] > best_scores[i]:
                 best[i], best_scores[i] = k, scores[k, i]
         log_losses[i] = LOG_LOSS_CAP
-        if 0 <= places[i] < known[i]:
-            own = log1pexp(-scores[places[i], i]) + log_normaliser(scores, i, known[i])
-            log_losses[i] = min(max(own, 0.0), LOG_LOSS_CAP)
+        if 0 <= class_ids[i] < n_classes[i]:
+            loss = log1pexp(-scores[class_ids[i], i]) + log_normaliser(scores, i, n_classes[i])
+            log_losses[i] = min(max(loss, 0.0), LOG_LOSS_CAP)
 
 
 @kernel(void(RO_F8_2D, F8_2D))

@@ -47,13 +47,13 @@ class KnownClasses:
         raise NotImplementedError
 
     def _learn_known(
-        self, batch: Batch, places: Ints, is_met: bool
+        self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
         """Learn rows of known classes, and rows of weight 0.
 
-        places (n,): -1 for an unknown class, of a row of weight 0. With `is_met` the last class was
-        added for the first row. Returns the scores (K, n) and the losses from before each row, and
-        which rows changed something and were rejected.
+        class_ids (n,): -1 for an unknown class, of a row of weight 0. With `is_met` the last class
+        is added for the first row. Returns the scores (K, n) and the losses from before each row,
+        and which rows changed something and were rejected.
         """
         raise NotImplementedError
 
@@ -88,37 +88,37 @@ class KnownClasses:
         done = 0
         while done < len(batch) or not outcomes:
             rest = batch[done : done + _PIECE]
-            places = self.places_of(rest)
-            new = np.flatnonzero((places < 0) & (rest.weights > 0.0))
+            class_ids = self.class_ids_of(rest)
+            new = np.flatnonzero((class_ids < 0) & (rest.weights > 0.0))
             is_met = len(new) > 0 and new[0] == 0
             if is_met:
                 self._add_class()
                 self.places[batch.classes[int(rest.labels[0])]] = len(self.places)
-                places = self.places_of(rest)
-                new = np.flatnonzero((places < 0) & (rest.weights > 0.0))
+                class_ids = self.class_ids_of(rest)
+                new = np.flatnonzero((class_ids < 0) & (rest.weights > 0.0))
             end = int(new[0]) if len(new) else len(rest)
-            outcome = self._outcome(rest[:end], places[:end], is_met)
+            outcome = self._outcome(rest[:end], class_ids[:end], is_met)
             outcomes.append(outcome)
             done += end
             if outcome.rejected.any():
                 break
         return Outcome.joined(outcomes)
 
-    def places_of(self, batch: Batch) -> Ints:
+    def class_ids_of(self, batch: Batch) -> Ints:
         """(n,): index of each row's class here; -1 for an unknown class."""
-        places = [self.places.get(text, -1) for text in batch.classes]
-        return np.array(places, np.int64)[batch.labels.astype(np.int64)]
+        class_ids = [self.places.get(text, -1) for text in batch.classes]
+        return np.array(class_ids, np.int64)[batch.labels.astype(np.int64)]
 
-    def _outcome(self, batch: Batch, places: Ints, is_met: bool) -> Outcome:
+    def _outcome(self, batch: Batch, class_ids: Ints, is_met: bool) -> Outcome:
         """See _learn_known; with `is_met` the first row's class is new."""
         n, k = len(batch), len(self.places)
-        scores, losses, updated, rejected = self._learn_known(batch, places, is_met)
+        scores, losses, updated, rejected = self._learn_known(batch, class_ids, is_met)
         rejected |= ~np.isfinite(losses)
-        known = np.full(n, k, np.int64)
+        n_classes = np.full(n, k, np.int64)
         if is_met:
-            known[0] = k - 1
+            n_classes[0] = k - 1
         best, best_scores, log_losses = np.empty(n, np.int64), np.empty(n), np.empty(n)
-        choose_classes(scores, known, places, best, best_scores, log_losses)
+        choose_classes(scores, n_classes, class_ids, best, best_scores, log_losses)
         best[rejected] = -1
         updated[rejected] = False
         for column in (losses, best_scores, log_losses):
@@ -137,10 +137,10 @@ class KnownClasses:
 class ClassModel:
     """The parts of Learner that need only the scores of the classes."""
 
-    def __init__(self, spec: Mapping[str, Any], known: KnownClasses) -> None:
+    def __init__(self, spec: Mapping[str, Any], classes: KnownClasses) -> None:
         self.spec = spec
-        self._known = known
-        self._rewind = Rewind(known, row_is_whole=False)
+        self._known = classes
+        self._rewind = Rewind(classes, row_is_whole=False)
 
     def learn(self, batch: Batch) -> Outcome:
         """See Learner; labels are indices into `batch.classes`.
@@ -167,15 +167,15 @@ class ClassModel:
 
     def _rows_within_the_limit(self, batch: Batch) -> int:
         """Number of rows before the first whose class exceeds the maximum."""
-        places = self._known.places_of(batch)
-        new = np.flatnonzero((places < 0) & (batch.weights > 0.0))
-        known = len(self.classes)
-        if known + len(new) <= MAX_CLASSES:
+        class_ids = self._known.class_ids_of(batch)
+        new = np.flatnonzero((class_ids < 0) & (batch.weights > 0.0))
+        n_classes = len(self.classes)
+        if n_classes + len(new) <= MAX_CLASSES:
             return len(batch)
         labels, first = np.unique(batch.labels[new], return_index=True)
-        if known + len(labels) <= MAX_CLASSES:
+        if n_classes + len(labels) <= MAX_CLASSES:
             return len(batch)
-        return int(new[np.sort(first)[MAX_CLASSES - known]])
+        return int(new[np.sort(first)[MAX_CLASSES - n_classes]])
 
     def forget(self) -> None:
         """See Rewind."""
@@ -201,8 +201,8 @@ class ClassModel:
         batch.check_width(self._known.dim)
         scores = self._known.scores(batch)
         best, best_scores = np.empty(n, np.int64), np.empty(n)
-        known, nothing = np.full(n, len(scores), np.int64), np.full(n, -1, np.int64)
-        choose_classes(scores, known, nothing, best, best_scores, np.empty(n))
+        n_classes, nothing = np.full(n, len(scores), np.int64), np.full(n, -1, np.int64)
+        choose_classes(scores, n_classes, nothing, best, best_scores, np.empty(n))
         return best, best_scores, scores
 
     def class_probabilities(self, scores: Floats) -> Floats | None:

@@ -291,8 +291,8 @@ def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
     """Record every listed weight that became 0; keep the active ones on the list."""
     steps, kept = k[STEPS], 0
     cut = steps * f[LAMBDA]
-    for place in range(k[LISTED]):
-        j = listed[place]
+    for slot in range(k[LISTED]):
+        j = listed[slot]
         was_active = signs[j] & SIGN_BITS != NONE
         if was_active and abs(w[j, 0]) > cut:
             listed[kept] = j

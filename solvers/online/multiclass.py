@@ -58,17 +58,17 @@ class OneVsRest(KnownClasses):
         """
 
     def _learn_known(
-        self, batch: Batch, places: Ints, is_met: bool
+        self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
         n, k = len(batch), len(self.learners)
-        rest = self._learn_one(0, batch.with_labels(np.where(places < 0, 1.0, -1.0)))
-        losses = np.where(places < 0, rest.losses, 0.0)
+        rest = self._learn_one(0, batch.with_labels(np.where(class_ids < 0, 1.0, -1.0)))
+        losses = np.where(class_ids < 0, rest.losses, 0.0)
         updated, rejected = np.zeros(n, np.bool_), rest.rejected.copy()
         scores = np.empty((k, n))
-        for place in range(k):
-            own = batch.with_labels(np.where(places == place, 1.0, -1.0))
-            outcome = self._learn_one(1 + place, own)
-            scores[place] = outcome.scores
+        for index in range(k):
+            one_vs_rest = batch.with_labels(np.where(class_ids == index, 1.0, -1.0))
+            outcome = self._learn_one(1 + index, one_vs_rest)
+            scores[index] = outcome.scores
             losses += outcome.losses
             updated |= outcome.updated
             rejected |= outcome.rejected
@@ -79,15 +79,15 @@ class OneVsRest(KnownClasses):
         learner = self.learners[index - 1] if index else self.none_of_them
         return learner.learn(batch)
 
-    def explain_class(self, place: int, row: Batch) -> Explanation:
+    def explain_class(self, index: int, row: Batch) -> Explanation:
         """See protocols/explanation.py: the score of one class."""
-        return explain(self.learners[place], row)
+        return explain(self.learners[index], row)
 
     def scores(self, batch: Batch) -> Floats:
         """(K, n)"""
         scores = np.empty((len(self.learners), len(batch)))
-        for place, learner in enumerate(self.learners):
-            scores[place] = learner.predict(batch)
+        for index, learner in enumerate(self.learners):
+            scores[index] = learner.predict(batch)
         return scores
 
     @property
@@ -124,7 +124,7 @@ class OneVsRest(KnownClasses):
             self._join(made[str(k)], made["none"])
         self.none_of_them = made["none"]
         self.learners = [made[str(k)] for k in range(len(names))]
-        self.places = {name: place for place, name in enumerate(names)}
+        self.places = {name: index for index, name in enumerate(names)}
 
 
 class Multiclass(ClassModel):
@@ -143,8 +143,8 @@ class Multiclass(ClassModel):
 
     def curves(self) -> list[list[Curve]] | None:
         """See protocols/curves.py: of each class in order."""
-        found = curves_of(self._rest.none_of_them)
-        if found is None:
+        curves = curves_of(self._rest.none_of_them)
+        if curves is None:
             return None
         return [one for learner in self._rest.learners for one in curves_of(learner) or ()]
 
@@ -178,10 +178,10 @@ class Multiclass(ClassModel):
 
     def certificate(self) -> Certificate | None:
         """The sum of the binary problems of all classes, from the same rows; see Learner."""
-        found = [learner.certificate() for learner in self._rest.learners]
+        certificates = [learner.certificate() for learner in self._rest.learners]
         return (
-            summed([one for one in found if one is not None])
-            if found
+            summed([one for one in certificates if one is not None])
+            if certificates
             else (self._rest.none_of_them.certificate())
         )
 
@@ -211,18 +211,20 @@ class Multiclass(ClassModel):
     def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """See Refittable. A class that was added since receives the values of the prototype."""
         rows = []
-        for place, learner in enumerate((self._rest.none_of_them, *self._rest.learners)):
-            own = slice(place, place + 1) if place < len(fingerprints) else slice(0, 1)
-            rows.append(refittable(learner).take_duals(fingerprints[own], duals[own], share))
+        for index, learner in enumerate((self._rest.none_of_them, *self._rest.learners)):
+            part = slice(index, index + 1) if index < len(fingerprints) else slice(0, 1)
+            rows.append(refittable(learner).take_duals(fingerprints[part], duals[part], share))
         self._rewind.forget()
         return min(rows)
 
     def window(self, batch: Batch) -> tuple[Batch, list[Floats]]:
         """See TakesWeights."""
-        places = self._rest.places_of(batch)
+        class_ids = self._rest.class_ids_of(batch)
         rows, _ = taking_weights(self._rest.none_of_them).window(batch)
-        own = [np.where(places == place, 1.0, -1.0) for place in range(len(self._rest.learners))]
-        return rows, [np.full(len(batch), -1.0), *own]
+        labels = [
+            np.where(class_ids == index, 1.0, -1.0) for index in range(len(self._rest.learners))
+        ]
+        return rows, [np.full(len(batch), -1.0), *labels]
 
     def served(self) -> Floats:
         """See TakesWeights."""
@@ -235,9 +237,9 @@ class Multiclass(ClassModel):
         if not 1 <= len(weights) <= len(learners):
             raise RefitError(f"weights of {len(weights)} problems for a learner of {len(learners)}")
         self._rewind.forget()
-        for place, learner in enumerate(learners):
-            own = slice(place, place + 1) if place < len(weights) else slice(0, 1)
-            taking_weights(learner).take_weights(weights[own], reach[own], rows)
+        for index, learner in enumerate(learners):
+            part = slice(index, index + 1) if index < len(weights) else slice(0, 1)
+            taking_weights(learner).take_weights(weights[part], reach[part], rows)
 
 
 def make_multiclass(spec: Spec, make_binary: Callable[[Spec], Learner]) -> Multiclass:

@@ -122,10 +122,10 @@ class DualAveragingPlus(DualAveraging):
         ints[NEXT_TRY] = 2 * steps
         start, end = ring.starts[first], ring.starts[last]
         columns = np.unique(ring.indices[start:end])
-        places = np.append(columns, self._features.dim)
+        coordinates = np.append(columns, self._features.dim)
         if steps > 2 * (last - first):
             middle = (first + last) // 2
-            older = self._minimum(self._rows(first, middle, columns), places)
+            older = self._minimum(self._rows(first, middle, columns), coordinates)
             newer = ring.rows[middle:last]
             if older is None:
                 self._outcomes["unsolved"] += 1
@@ -135,7 +135,7 @@ class DualAveragingPlus(DualAveraging):
             ) > weighted_mean(newer[:, DUAL].copy(), newer[:, WEIGHT].copy()):
                 self._outcomes["refused"] += 1
                 return
-        optimum = self._minimum(self._rows(first, last, columns), places)
+        optimum = self._minimum(self._rows(first, last, columns), coordinates)
         self._outcomes["unsolved" if optimum is None else "accepted"] += 1
         if optimum is not None:
             hand_back(
@@ -186,19 +186,21 @@ class DualAveragingPlus(DualAveraging):
             float(self._floats[BIAS]),
         )
 
-    def _minimum(self, rows: Rows, places: Ints) -> Optimum | None:
-        """Minimum over some rows, from the current weights; `places` of their columns and
+    def _minimum(self, rows: Rows, coordinates: Ints) -> Optimum | None:
+        """Minimum over some rows, from the current weights; `coordinates` of their columns and
         intercept."""
         lam, sigma = float(self._floats[LAMBDA]), float(self._floats[SIGMA])
-        weights = self._served_of(self._w[places])
-        mean = np.abs(self._w[places[:-1], 0]) / int(self._ints[STEPS])
+        weights = self._served_of(self._w[coordinates])
+        mean = np.abs(self._w[coordinates[:-1], 0]) / int(self._ints[STEPS])
         members = (weights[:-1] != 0.0) | (mean > self.spec["safeguard"] * lam)
         objective = Objective(self._loss.numbers, lam, sigma)
-        found = minimise(rows, objective, weights, members, self.spec["tol"])
-        if found is None:
+        minimum = minimise(rows, objective, weights, members, self.spec["tol"])
+        if minimum is None:
             return None
-        small = (np.all(np.abs(column) < _MAX_SUM) for column in (found.weights, found.gradient))
-        return found if all(small) else None
+        small = (
+            np.all(np.abs(column) < _MAX_SUM) for column in (minimum.weights, minimum.gradient)
+        )
+        return minimum if all(small) else None
 
     def state(self) -> State:
         """See Learner."""
@@ -268,10 +270,10 @@ def hand_back(
     w, signs                            see dual_averaging.learn_rows; signs are up to date
     """
     end, cut = columns.shape[0], k[STEPS] * f[LAMBDA]
-    for place in range(end):
-        j, weight = columns[place], weights[place]
+    for position in range(end):
+        j, weight = columns[position], weights[position]
         if weight == 0.0:
-            g = clip(k[STEPS] * gradient[place], -cut, cut)
+            g = clip(k[STEPS] * gradient[position], -cut, cut)
         else:
             g = -(weight / inverse + (cut if weight > 0.0 else -cut))
         after = POSITIVE if -g > cut else NEGATIVE if g > cut else NONE

@@ -52,11 +52,11 @@ class PortfolioClasses(OneVsRest):
         cast(Portfolio, learner).share_columns(cast(Portfolio, first))
 
     def _learn_known(
-        self, batch: Batch, places: Ints, is_met: bool
+        self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
-        scores = [scorer.learn(batch, places, is_met) for scorer in self.scorers]
+        scores = [scorer.learn(batch, class_ids, is_met) for scorer in self.scorers]
         self._given = np.stack(scores, axis=-1)
-        result = super()._learn_known(batch, places, is_met)
+        result = super()._learn_known(batch, class_ids, is_met)
         self._given = np.empty((0, 0, 0))
         return result
 
@@ -66,16 +66,16 @@ class PortfolioClasses(OneVsRest):
 
     def scores(self, batch: Batch) -> Floats:
         """See KnownClasses."""
-        given = np.stack([scorer.predict(batch) for scorer in self.scorers], axis=-1)
+        class_scores = np.stack([scorer.predict(batch) for scorer in self.scorers], axis=-1)
         scores = np.empty((len(self.learners), len(batch)))
-        for place, one in enumerate(self.learners):
-            scores[place] = cast(Portfolio, one).predict(batch, given[:, 1 + place])
+        for index, one in enumerate(self.learners):
+            scores[index] = cast(Portfolio, one).predict(batch, class_scores[:, 1 + index])
         return scores
 
-    def explain_class(self, place: int, row: Batch) -> Explanation:
+    def explain_class(self, index: int, row: Batch) -> Explanation:
         """See OneVsRest. What shared members say belongs to the base."""
-        given = np.stack([scorer.predict(row) for scorer in self.scorers], axis=-1)
-        return cast(Portfolio, self.learners[place]).explain(row, given[0, 1 + place])
+        class_scores = np.stack([scorer.predict(row) for scorer in self.scorers], axis=-1)
+        return cast(Portfolio, self.learners[index]).explain(row, class_scores[0, 1 + index])
 
     def has_long_row(self, rows: int) -> bool:
         """See protocols/learner.py."""
@@ -101,8 +101,8 @@ def make_classes(spec: Mapping[str, Any], models: ModelFactory) -> Multiclass:
     """The learner of a resolved portfolio with task multiclass and members of SHARED."""
     binary = FixedSpec({**spec, "task": "binary", "labels": None})
     scorers = [FixedSpec(model_spec(member, spec)) for member in shared_algorithms(spec)]
-    known = PortfolioClasses(
+    classes = PortfolioClasses(
         lambda: Portfolio(binary, models, shares=True),
         lambda: [make_scorer(scorer) for scorer in scorers],
     )
-    return Multiclass(spec, known)
+    return Multiclass(spec, classes)

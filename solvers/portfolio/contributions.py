@@ -33,18 +33,20 @@ def mixed_contributions(
     is_finite = np.isfinite(scores) & np.isfinite(bases) & np.isfinite(parts).all(axis=1)
     members = np.stack([scores, np.where(is_finite, bases, scores)])
     parts = np.where(is_finite[:, None], parts, 0.0)
-    total, own, inputs = _mixed(rule, members)
+    total, predictions, inputs = _mixed(rule, members)
     stack = np.flatnonzero(rule.roles[:, ROLE] == STACK)
     if len(stack):
         weights = rule.stack[rule.size + 1]
-        of_inputs = _slopes(inputs[:, :-1], members, _tangents_of_inputs(rule, members[0], own[0]))
+        of_inputs = _slopes(
+            inputs[:, :-1], members, _tangents_of_inputs(rule, members[0], predictions[0])
+        )
         parts[stack[0]] = (weights[:-1] * of_inputs) @ parts
         members[:, stack[0]] = inputs @ weights
-    slopes = _slopes(own, members, _tangents(rule, members[0], own[0]))
+    slopes = _slopes(predictions, members, _tangents(rule, members[0], predictions[0]))
     shares = rule.r[IS_ACTIVE] * rule.r[V]
     contributions = (shares * slopes) @ parts
     if rule.classes:
-        p = own @ shares
+        p = predictions @ shares
         contributions *= _slopes(total, p, 1.0 / (p[0] * (1.0 - p[0])))
     return float(total[0]), float(total[1]), contributions
 
@@ -52,14 +54,14 @@ def mixed_contributions(
 def _mixed(rule: Rule, members: Floats) -> tuple[Floats, Floats, Floats]:
     """Scores (2,) of the portfolio for scores (2, K) of the members; what each of these predicts,
     (2, K), and the inputs of the stack, (2, K + 1), zeros without a stack."""
-    total, own = np.empty(2), np.empty(members.shape)
+    total, predictions = np.empty(2), np.empty(members.shape)
     inputs = np.zeros((2, rule.size + 1))
     for row in range(2):
         total[row] = rule.mix(members[row : row + 1].copy())[0]
-        own[row] = rule.scratch[OWN]
+        predictions[row] = rule.scratch[OWN]
         if len(rule.stack):
             inputs[row] = rule.stack[rule.size + 2]
-    return total, own, inputs
+    return total, predictions, inputs
 
 
 def _slopes(y: Floats, x: Floats, tangents: Floats | float) -> Floats:
@@ -71,27 +73,27 @@ def _slopes(y: Floats, x: Floats, tangents: Floats | float) -> Floats:
     return slopes
 
 
-def _tangents(rule: Rule, members: Floats, own: Floats) -> Floats:
-    """(K,): the derivative of each member's prediction `own` by its score."""
+def _tangents(rule: Rule, members: Floats, predictions: Floats) -> Floats:
+    """(K,): the derivative of each member's prediction `predictions` by its score."""
     g = rule.g
     if rule.classes:
-        rising = rule.r[A] * own * (1.0 - own)
+        rising = rule.r[A] * predictions * (1.0 - predictions)
         is_inside = _is_inside(rule, members, _rule.MAX_LOG_ODDS)
     else:
         rising = np.where(rule.roles[:, ROLE] == STACK, _scale(rule), 1.0)
         beyond = _rule._BEYOND * (g[_rule.HIGH] - g[_rule.LOW])
-        is_inside = (own > g[_rule.LOW] - beyond) & (own < g[_rule.HIGH] + beyond)
+        is_inside = (predictions > g[_rule.LOW] - beyond) & (predictions < g[_rule.HIGH] + beyond)
     return np.where(is_inside, rising, 0.0)
 
 
-def _tangents_of_inputs(rule: Rule, members: Floats, own: Floats) -> Floats:
+def _tangents_of_inputs(rule: Rule, members: Floats, predictions: Floats) -> Floats:
     """(K,): the derivative of each input of the stack by the member's score."""
     if rule.classes:
         rising, is_inside = rule.r[A], _is_inside(rule, members, _stack.MAX_INPUT)
     else:
         scale = _scale(rule)
-        rising = _tangents(rule, members, own) / scale
-        is_inside = np.abs(own - rule.g[_rule.MEAN]) < _stack._MOST_NUMBER * scale
+        rising = _tangents(rule, members, predictions) / scale
+        is_inside = np.abs(predictions - rule.g[_rule.MEAN]) < _stack._MOST_NUMBER * scale
     return np.where(is_inside, rule.r[IS_ACTIVE] * rising, 0.0)
 
 

@@ -39,9 +39,9 @@ from dualstream.solvers.features.column_table import (
     ROWS,
     SAMPLES,
     USED,
-    ask_for_row,
     emit_row,
     norm_row,
+    prefetch_row,
 )
 from dualstream.solvers.jit import (
     F8,
@@ -124,11 +124,11 @@ def score_entries(
 ) -> None:
     """scores (K,) of the N-th row that counts; NaN for a score that is not finite."""
     for j in range(scores.shape[0]):
-        own = h[what[j, BASE]]
+        row_values = h[what[j, BASE]]
         total = 0.0
         for p in range(n):
             if slots[p] >= 0:
-                total += own[p] * table[slots[p], j]
+                total += row_values[p] * table[slots[p], j]
         total = factors[what[j, INPUT]] * total + table[0, j]
         if what[j, KIND] == RISING:
             total /= numbers[j, STRENGTH] * math.sqrt(row)
@@ -144,7 +144,7 @@ def score_rows(
     indices: Indices,
     values: Floats,
     reach: float,
-    places: Indices,
+    buckets: Indices,
     touched: Indices,
     table: Floats,
     dense: Indices,
@@ -166,7 +166,7 @@ def score_rows(
     """out (n, K): the score of each row by each member, as if the row were learned next."""
     for i in range(out.shape[0]):
         n = emit_row(
-            indices, values, indptr[i], indptr[i + 1], False, reach, places, touched, table, dense,
+            indices, values, indptr[i], indptr[i + 1], False, reach, buckets, touched, table, dense,
             is_here, f, k, bases, starts, what.shape[0], slots, e, h,
         )  # fmt: skip
         norm_row(h, n, False, f, inputs, squares, factors)
@@ -196,10 +196,10 @@ def load_second_moments(slots: Ints, n: int, table: Floats, what: Ints, d: Float
     for j in range(what.shape[0]):
         second = what[j, SECOND]
         if second >= 0:
-            own, place = d[second], what.shape[0] + second
+            row_values, offset = d[second], what.shape[0] + second
             for p in range(n):
-                own[p] = table[slots[p], place]
-            own[n] = table[0, place]
+                row_values[p] = table[slots[p], offset]
+            row_values[n] = table[0, offset]
 
 
 @kernel(void(i8, b1, f8, f8, f8, f8, f8, F8, F8, F8, F8), inline=True, apart=True)
@@ -211,7 +211,7 @@ def compute_directions(
     keep: float,
     grown: float,
     factor: float,
-    own: Floats,
+    row_values: Floats,
     total: Floats,
     direction: Floats,
     product: Floats,
@@ -222,13 +222,13 @@ def compute_directions(
     """
     if is_adagrad:
         for q in range(n):
-            x = factor * own[q]
+            x = factor * row_values[q]
             t = keep * total[q] + grown * x * x
             turned = step * x / math.sqrt(t)
             total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
     else:
         for q in range(n):
-            x = factor * own[q]
+            x = factor * row_values[q]
             t = keep * total[q] + grown * x * x
             turned = x / (damping + t)
             total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
@@ -256,7 +256,7 @@ def take_direction(
     Returns -1, without effect, if Q' is 0.
     """
     second, seconds = what[j, SECOND], d.shape[0] // 3
-    place = what.shape[0] + second
+    offset = what.shape[0] + second
     is_adagrad = what[j, KIND] == ADAGRAD
     grown = c
     if is_adagrad and numbers[j, IS_LOGISTIC] != 0.0:
@@ -282,7 +282,7 @@ def take_direction(
     last = keep * total[n] + grown
     size = step / math.sqrt(last) if is_adagrad else 1.0 / (damping + last)
     direction[n] = size
-    table[0, place] = last
+    table[0, offset] = last
     # Four sums, because each addition waits for the previous one.
     s1 = s2 = s3 = 0.0
     last_whole = n - n % 4
@@ -294,7 +294,7 @@ def take_direction(
     for q in range(last_whole, n):
         size += product[q]
     for q in range(n):
-        table[slots[q], place] = total[q]
+        table[slots[q], offset] = total[q]
     return float((size + s1) + (s2 + s3) + 0.0 * last)
 
 
@@ -339,14 +339,14 @@ def size_step(
 
 @kernel(void(RO_I8_2D, RO_F8_2D, F8, F8, F8_2D, F8_2D), inline=True)
 def solve_logistic(
-    what: Ints, numbers: Floats, own: Floats, targets: Floats, steps: Floats, lanes: Floats
+    what: Ints, numbers: Floats, margins: Floats, targets: Floats, steps: Floats, lanes: Floats
 ) -> None:
     """Set TAU, and c Q*(-tau) over c, of all members with the logistic loss that take a step."""
     n = 0
-    for j in range(own.shape[0]):
+    for j in range(margins.shape[0]):
         steps[LANE, j] = -1.0
         if numbers[j, IS_LOGISTIC] != 0.0 and steps[FACTOR, j] > 0.0:
-            lanes[LANE_C, n], lanes[LANE_S, n] = targets[j] * own[j], steps[SIZE, j]
+            lanes[LANE_C, n], lanes[LANE_S, n] = targets[j] * margins[j], steps[SIZE, j]
             steps[LANE, j] = n
             n += 1
     if n == 0:
@@ -356,7 +356,7 @@ def solve_logistic(
     for q in range(n, padded):
         lanes[LANE_C, q] = lanes[LANE_S, q] = 0.0
     logistic_roots(padded, lanes)
-    for j in range(own.shape[0]):
+    for j in range(margins.shape[0]):
         lane = int(steps[LANE, j])
         if lane >= 0:
             steps[TAU, j] = targets[j] * lanes[LANE_B, lane]
@@ -392,14 +392,14 @@ def move_weights(
         if coefficient == 0.0:
             continue
         if second < 0:
-            own = h[what[j, BASE]]
+            row_values = h[what[j, BASE]]
             table[0, j] += coefficient
             coefficient *= factors[what[j, INPUT]]
         else:
-            own = d[d.shape[0] // 3 + second]
-            table[0, j] += coefficient * own[n]
+            row_values = d[d.shape[0] // 3 + second]
+            table[0, j] += coefficient * row_values[n]
         for p in range(n):
-            table[slots[p], j] += coefficient * own[p]
+            table[slots[p], j] += coefficient * row_values[p]
 
 
 @kernel(
@@ -427,9 +427,9 @@ def retain_row(
     for p in range(n):
         ring_slots[at + p] = slots[p]
     for b in range(ring_values.shape[0]):
-        kept, own = ring_values[b, at : at + n], h[b]
+        kept, row_values = ring_values[b, at : at + n], h[b]
         for p in range(n):
-            kept[p] = own[p]
+            kept[p] = row_values[p]
     ring_starts[last + 1] = at + n
     ring_rows[last, LABEL], ring_rows[last, WEIGHT] = y, c
     ring_rows[last, BOUNDS] = scale if scale < np.inf else 0.0
@@ -460,7 +460,7 @@ def learn_rows(
     retain: int,
     classes: bool,
     reach: float,
-    places: Indices,
+    buckets: Indices,
     touched: Indices,
     table: Floats,
     dense: Indices,
@@ -481,7 +481,7 @@ def learn_rows(
     factors: Floats,
     steps: Floats,
     lanes: Floats,
-    own: Floats,
+    margins: Floats,
     ring_starts: Ints,
     ring_slots: Indices,
     ring_values: Floats,
@@ -506,7 +506,7 @@ def learn_rows(
     ring_*   see windows.RowBuffer; its values are those of the first bases, which dual members use,
              its rows LABEL, WEIGHT, DUALS ...
     steps    (N_STEPS + 1, K)  with a row for the targets of the members
-    own      (K,)   scratch
+    margins     (K,)   scratch
     columns  (K,)   indices of these members among all of the portfolio
     scores   (n, all members)  contains the scores of the others; on return those of all members
     roles to out    see weighting_kernels.py
@@ -527,18 +527,18 @@ def learn_rows(
         y, c = labels[i], weights[i]
         counts = c > 0.0
         n = emit_row(
-            indices, values, begin, end, counts, reach, places, touched, table, dense,
+            indices, values, begin, end, counts, reach, buckets, touched, table, dense,
             is_here, f, k, bases, starts, n_members, slots, e, h,
         )  # fmt: skip
         if is_far and i + 1 < n_rows:
-            ask_for_row(indices, end, indptr[i + 2], places, table)
+            prefetch_row(indices, end, indptr[i + 2], buckets, table)
         norm_row(h, n, counts, f, inputs, squares, factors)
         row = f[ROWS] if counts else f[ROWS] + 1.0
-        score_entries(slots, h, n, table, what, numbers, factors, own, row)
+        score_entries(slots, h, n, table, what, numbers, factors, margins, row)
         if counts:
             load_second_moments(slots, n, table, what, d)
         for j in range(n_members):
-            scores[i, columns[j]] = own[j]
+            scores[i, columns[j]] = margins[j]
         if classes:
             classify_row(scores[i], y, c, roles, r, g, recent, pairs, stack, scratch, out[i])
         else:
@@ -555,20 +555,20 @@ def learn_rows(
             targets[j] = scratch[TARGET, at]
             if r[IS_ACTIVE, at] == 0.0:
                 continue
-            if own[j] != own[j]:
+            if margins[j] != margins[j]:
                 reset_member(table, k, what, j, starts, duals, ring_rows)
                 continue
             factor = factors[what[j, INPUT]]
             size_step(
                 slots, h, n, table, what, numbers, j, factor,
-                factor * factor * squares[what[j, BASE]], row, own[j], targets[j], c, d, steps,
+                factor * factor * squares[what[j, BASE]], row, margins[j], targets[j], c, d, steps,
             )  # fmt: skip
-        solve_logistic(what, numbers, own, targets, steps, lanes)
+        solve_logistic(what, numbers, margins, targets, steps, lanes)
         for j in range(n_members):
             if steps[FACTOR, j] == 0.0:
                 continue
             if numbers[j, IS_LOGISTIC] == 0.0:
-                solve_quadratic(what, numbers, j, own[j], targets[j], out[i, SCALE], steps)
+                solve_quadratic(what, numbers, j, margins[j], targets[j], out[i, SCALE], steps)
             step = steps[FACTOR, j] * steps[TAU, j]
             is_sound = abs(step) * (steps[NORM, j] + 1.0) < _LARGEST_STEP
             dual = duals[j] + c * steps[CONJUGATE, j]

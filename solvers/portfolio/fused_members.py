@@ -35,7 +35,7 @@ from dualstream.solvers.features.column_table import (
     SAMPLES,
     SUMS,
     USED,
-    enter_places,
+    enter_buckets,
 )
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import Floats, Ints
@@ -121,10 +121,10 @@ class Blueprint:
         return -(-used // _LINE) * _LINE
 
 
-def _place(known: list[Any], one: Any) -> int:
-    if one not in known:
-        known.append(one)
-    return known.index(one)
+def _place(names: list[Any], one: Any) -> int:
+    if one not in names:
+        names.append(one)
+    return names.index(one)
 
 
 def base_of(scaling: str | Mapping[str, Any]) -> tuple[int, float]:
@@ -200,8 +200,8 @@ class Fused:
         self._touched[:used] = touched
         self._table = _aligned(room, blocks.shape[1])
         self._table[:used] = blocks
-        self._places = np.zeros((2 * room, 2), np.int32)
-        enter_places(self._places, self._touched, 1, used)
+        self._buckets = np.zeros((2 * room, 2), np.int32)
+        enter_buckets(self._buckets, self._touched, 1, used)
         self._k[USED] = used
 
     def _fit_row(self, entries: int) -> None:
@@ -216,17 +216,18 @@ class Fused:
     def _make_room(self, entries: int) -> None:
         """Grow every array that lacks room for a row of this many entries."""
         k, ring = self._k, self._ring
-        used, held = int(k[USED]), int(k[HELD])
+        used, capacity = int(k[USED]), int(k[HELD])
         if used + entries > len(self._touched):
             self._store(self._touched[:used], self._table[:used], used + entries)
-        if held + entries > len(self._dense):
-            self._dense = grown(self._dense, held, held + entries)
+        if capacity + entries > len(self._dense):
+            self._dense = grown(self._dense, capacity, capacity + entries)
             self._is_here = np.zeros(len(self._dense) + 1)
-        self._fit_row(held + entries)
+        self._fit_row(capacity + entries)
         if self._retain and (
-            k[LAST] == len(ring.rows) or ring.starts[k[LAST]] + held + entries > len(ring.indices)
+            k[LAST] == len(ring.rows)
+            or ring.starts[k[LAST]] + capacity + entries > len(ring.indices)
         ):
-            ring.make_room(int(k[FIRST]), int(k[LAST]), held + entries)
+            ring.make_room(int(k[FIRST]), int(k[LAST]), capacity + entries)
             k[FIRST], k[LAST] = 0, k[LAST] - k[FIRST]
 
     # -- learning and scoring --------------------------------------------------------------------
@@ -243,7 +244,7 @@ class Fused:
         while True:
             row = _fused.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                self._retain, rule.classes, self._reach, self._places, self._touched, self._table,
+                self._retain, rule.classes, self._reach, self._buckets, self._touched, self._table,
                 self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
                 self._duals, plan.inputs, plan.bases, plan.starts, self._slots, self._e,
                 self._h, self._d, self._squares, self._factors, self._steps, self._lanes, self._own,
@@ -261,7 +262,7 @@ class Fused:
         longest = int(np.diff(batch.indptr).max(initial=0))
         self._fit_row(longest + int(self._k[HELD]))
         _fused.score_rows(
-            batch.indptr, batch.indices, batch.values, self._reach, self._places, self._touched,
+            batch.indptr, batch.indices, batch.values, self._reach, self._buckets, self._touched,
             self._table, self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
             plan.inputs, plan.bases, plan.starts, self._slots, self._e, self._h, self._squares,
             self._factors, scores,
@@ -277,12 +278,12 @@ class Fused:
         # `predict` leaves the row and the factors of the inputs in the scratch arrays.
         n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
         what, numbers = self._plan.what, self._plan.numbers
-        known = np.flatnonzero(self._slots[:n] >= 0)
-        slots = self._slots[known]
+        entries = np.flatnonzero(self._slots[:n] >= 0)
+        slots = self._slots[entries]
         scale = np.ones(len(self.members))
         rising = what[:, KIND] == RISING
         scale[rising] /= numbers[rising, STRENGTH] * math.sqrt(float(self._f[ROWS]) + 1.0)
-        h = self._h[what[:, BASE]][:, known]
+        h = self._h[what[:, BASE]][:, entries]
         factors = scale * self._factors[what[:, INPUT]]
         contributions = factors[:, None] * (h * self._table[slots, : len(what)].T)
         bases = scale * self._table[0, : len(what)]
@@ -290,29 +291,29 @@ class Fused:
 
     # -- what a member says of itself ------------------------------------------------------------
 
-    def served_weights(self, place: int) -> ServedWeights:
+    def served_weights(self, index: int) -> ServedWeights:
         """Weights and intercept of a member, for features after its scaling."""
-        used, scale = int(self._k[USED]), self._weight_scale(place)
+        used, scale = int(self._k[USED]), self._weight_scale(index)
 
         def listed() -> tuple[Ints, Floats]:
-            return self._touched[1:used].astype(np.int64), scale * self._table[1:used, place]
+            return self._touched[1:used].astype(np.int64), scale * self._table[1:used, index]
 
-        return weights_listed(self.dim, scale * float(self._table[0, place]), listed)
+        return weights_listed(self.dim, scale * float(self._table[0, index]), listed)
 
-    def form(self, place: int) -> Form:
+    def form(self, index: int) -> Form:
         """See served_form: the member's score of a next row."""
         plan, used = self._plan, int(self._k[USED])
-        what, numbers = plan.what[place], plan.numbers[place]
+        what, numbers = plan.what[index], plan.numbers[index]
         order = np.argsort(self._touched[1:used])
         columns = self._touched[1:used][order].astype(np.int64)
         blocks = self._table[1:used][order]
         scale = 1.0
         if what[KIND] == RISING:
             scale = 1.0 / (float(numbers[STRENGTH]) * math.sqrt(float(self._f[ROWS]) + 1.0))
-        weights = blocks[:, place]
-        held = weights != 0.0
-        intercept = scale * float(self._table[0, place])
-        linear = Linear(columns[held], scale * weights[held], intercept)
+        weights = blocks[:, index]
+        is_used = weights != 0.0
+        intercept = scale * float(self._table[0, index])
+        linear = Linear(columns[is_used], scale * weights[is_used], intercept)
         base, norm = plan.inputs[what[INPUT]].tolist()
         stages: list[StageForm] = []
         kind, power = plan.bases[base].tolist()
@@ -327,7 +328,7 @@ class Fused:
             stages.append(NormForm(True, float(self._f[ROWS]), squares))
         return Form(self.dim, tuple(stages), (linear,))
 
-    def certificate(self, place: int) -> Certificate | None:
+    def certificate(self, index: int) -> Certificate | None:
         """Certificate of a dual member, see protocols/certificate.py; None for the others.
 
         O(slots + rows retained).
@@ -335,18 +336,18 @@ class Fused:
         Its weights are those that its dual variables define, so the gap is that of the rows alone.
         """
         plan, delta, ring = self._plan, float(self._f[DELTA]), self._ring
-        if plan.what[place, DUAL_PLACE] < 0:
+        if plan.what[index, DUAL_PLACE] < 0:
             return None
         if delta == 0.0:
             return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False)
-        sums, scale = np.empty(3), self._weight_scale(place)
+        sums, scale = np.empty(3), self._weight_scale(index)
         _fused.member_sums(
-            *ring.arrays, self._k, self._table, plan.what, plan.numbers, place, scale, sums
+            *ring.arrays, self._k, self._table, plan.what, plan.numbers, index, scale, sums
         )
         share, gap, square = sums.tolist()
         gap = gap / share
-        strength = self._strength(place)
-        dual = -(float(self._duals[place]) + 0.5 * strength * square) / delta
+        strength = self._strength(index)
+        dual = -(float(self._duals[index]) + 0.5 * strength * square) / delta
         rows = int(self._k[LAST] - self._k[FIRST])
         ratio = relative_gap(gap, dual + gap, dual)
         return Certificate(dual + gap, dual, gap, ratio, rows, min(1.0, share / delta), True)
@@ -355,20 +356,20 @@ class Fused:
         """Position of G and S in a block."""
         return slice(len(self.members), len(self.members) + len(self._plan.starts))
 
-    def _strength(self, place: int) -> float:
+    def _strength(self, index: int) -> float:
         """The current rho Delta of a dual member."""
-        strength = float(self._plan.numbers[place, STRENGTH])
-        is_rising = self._plan.what[place, KIND] == RISING
+        strength = float(self._plan.numbers[index, STRENGTH])
+        is_rising = self._plan.what[index, KIND] == RISING
         return strength * math.sqrt(max(1.0, float(self._f[ROWS]))) if is_rising else strength
 
-    def _weight_scale(self, place: int) -> float:
-        return 1.0 / self._strength(place) if self._plan.what[place, KIND] == RISING else 1.0
+    def _weight_scale(self, index: int) -> float:
+        return 1.0 / self._strength(index) if self._plan.what[index, KIND] == RISING else 1.0
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def without(self, place: int) -> "Fused":
+    def without(self, index: int) -> "Fused":
         """The other members, with their state."""
-        kept = [j for j in range(len(self.members)) if j != place]
+        kept = [j for j in range(len(self.members)) if j != index]
         fewer = Fused([self.members[j] for j in kept], self.dim, self._retain, self._reach)
         old, new = self._plan, fewer._plan
         bases = [old.bases.tolist().index(base) for base in new.bases.tolist()]
@@ -395,8 +396,8 @@ class Fused:
         fewer._store(self._touched[:used], blocks, used)
 
     def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
-        own = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
-        columns = [*range(DUALS), *own]
+        numbers = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
+        columns = [*range(DUALS), *numbers]
         first, last = int(self._k[FIRST]), int(self._k[LAST])
         starts, rows, slots, values = self._ring.rows_between(first, last)
         bases = bases[: fewer._plan.dual_bases]

@@ -88,7 +88,7 @@ class Portfolio:
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def learn(self, batch: Batch, given: Floats | None = None) -> Outcome:
+    def learn(self, batch: Batch, outer_scores: Floats | None = None) -> Outcome:
         """See Learner. O(entries K) per row for fused members, plus the cost of the separate
         members.
 
@@ -107,8 +107,8 @@ class Portfolio:
         for first in range(0, n, _PIECE):
             last = min(first + _PIECE, n)
             rows = batch if n <= _PIECE else batch[first:last]
-            own = None if given is None else given[first:last]
-            out = self._members.learn(rows, self._rule, own)
+            part = None if outer_scores is None else outer_scores[first:last]
+            out = self._members.learn(rows, self._rule, part)
             columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         self._rows.add(batch)
         self._samples += n
@@ -117,23 +117,23 @@ class Portfolio:
     def share_columns(self, other: "Portfolio") -> None:
         """Share what depends on the rows alone with a portfolio of the same members that has
         learned the same rows, and from now on learns each batch first. Raises CorruptState."""
-        own, first = ((p._members.describe(), p._promoted) for p in (self, other))
-        if own != first:
+        described, first = ((p._members.describe(), p._promoted) for p in (self, other))
+        if described != first:
             raise CorruptState("the members of the classes differ")
         self._members.share_columns(other._members)
 
-    def predict(self, batch: Batch, given: Floats | None = None) -> Floats:
+    def predict(self, batch: Batch, outer_scores: Floats | None = None) -> Floats:
         """See Learner: log odds of classes; given (n, S) as in `learn`."""
         batch.check_width(self._dim)
-        return self._rule.mix(self._members.predict(batch, given))
+        return self._rule.mix(self._members.predict(batch, outer_scores))
 
-    def explain(self, row: Batch, given: Floats | None = None) -> Explanation:
+    def explain(self, row: Batch, outer_scores: Floats | None = None) -> Explanation:
         """See protocols/explanation.py, and contributions.py of this package.
 
-        given  (S,)  the scores of shared members
+        outer_scores  (S,)  the scores of shared members
         """
         row.check_width(self._dim)
-        scores, bases, features, parts = self._members.explain(row, given)
+        scores, bases, features, parts = self._members.explain(row, outer_scores)
         score, base, contributions = mixed_contributions(self._rule, scores, bases, parts)
         return Explanation.of(score, base, features, contributions)
 
@@ -215,8 +215,8 @@ class Portfolio:
         """See MemberLearner: for features after the member's scaling."""
         served = self.member_served_weights(name)
         weights = np.zeros(served.dim)
-        for places, values in served.blocks():
-            weights[places] = values
+        for features, values in served.blocks():
+            weights[features] = values
         return weights, served.intercept
 
     def member_served_weights(self, name: str) -> ServedWeights:
@@ -226,9 +226,9 @@ class Portfolio:
     def curves(self) -> list[list[Curve]] | None:
         """See protocols/curves.py: of the first member that has curves."""
         for index in range(len(self._members.names)):
-            found = self._members.curves(index)
-            if found is not None:
-                return [found]
+            curves = self._members.curves(index)
+            if curves is not None:
+                return [curves]
         return None
 
     def member_curves(self, name: str) -> list[Curve] | None:

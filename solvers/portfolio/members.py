@@ -77,8 +77,10 @@ class MemberSet:
         members = [dict(one["spec"]) for one in described]
         parts = [one["part"] for one in described]
         for member, part in zip(members, parts, strict=True):
-            own = _part_of(member, shares)
-            if part != own and (part != _SEPARATE or own in (*_OF_RULE, _SHARED)):
+            described_part = _part_of(member, shares)
+            if part != described_part and (
+                part != _SEPARATE or described_part in (*_OF_RULE, _SHARED)
+            ):
                 raise CorruptState(f"{member['name']!r} cannot be {part!r}")
         return cls._of_parts(members, parts, whole, models)
 
@@ -117,14 +119,14 @@ class MemberSet:
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def learn(self, batch: Batch, rule: Rule, given: Floats | None = None) -> Floats:
+    def learn(self, batch: Batch, rule: Rule, outer_scores: Floats | None = None) -> Floats:
         """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2).
 
         given (n, S): the scores of the shared members, if there are any.
         """
         scores = np.zeros((len(batch), len(self.members)))
-        if given is not None:
-            scores[:, self._shared_indices] = given
+        if outer_scores is not None:
+            scores[:, self._shared_indices] = outer_scores
         resets: list[tuple[int, int]] = []
         for index, member in self._separate.items():
             if rule.is_active(index):
@@ -154,11 +156,11 @@ class MemberSet:
             if isinstance(member, ModelMember) and isinstance(one, ModelMember):
                 member.share_columns(one)
 
-    def predict(self, batch: Batch, given: Floats | None = None) -> Floats:
+    def predict(self, batch: Batch, outer_scores: Floats | None = None) -> Floats:
         """Raw scores (n, K); given (n, S) as in `learn`."""
         scores = np.zeros((len(batch), len(self.members)))
-        if given is not None:
-            scores[:, self._shared_indices] = given
+        if outer_scores is not None:
+            scores[:, self._shared_indices] = outer_scores
         if self._fused is not None:
             scores[:, self._fused_indices] = self._fused.predict(batch)
         for index, member in self._separate.items():
@@ -166,7 +168,7 @@ class MemberSet:
         return scores
 
     def explain(
-        self, row: Batch, given: Floats | None = None
+        self, row: Batch, outer_scores: Floats | None = None
     ) -> tuple[Floats, Floats, Ints, Floats]:
         """Raw scores (K,) of one row, bases (K,), features (n,), contributions (K, n).
 
@@ -174,8 +176,8 @@ class MemberSet:
         have shared members, whose scores (S,) are given.
         """
         scores = np.zeros(len(self.members))
-        if given is not None:
-            scores[self._shared_indices] = given
+        if outer_scores is not None:
+            scores[self._shared_indices] = outer_scores
         bases = scores.copy()
         parts: list[tuple[Ints, Ints, Floats]] = []
         """Members, features and contributions (members, features)."""
@@ -240,8 +242,8 @@ class MemberSet:
         return None if at is None or self._fused is None else self._fused.form(at)
 
     def _index_among_fused(self, index: int) -> int | None:
-        found = np.flatnonzero(self._fused_indices == index)
-        return int(found[0]) if len(found) else None
+        matches = np.flatnonzero(self._fused_indices == index)
+        return int(matches[0]) if len(matches) else None
 
     # -- changing the list -----------------------------------------------------------------------
 

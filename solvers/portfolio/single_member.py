@@ -90,8 +90,8 @@ class ModelMember:
 
     def curves(self) -> list[Curve] | None:
         """See protocols/curves.py."""
-        found = curves_of(self._learner)
-        return None if found is None else found[0]
+        curves = curves_of(self._learner)
+        return None if curves is None else curves[0]
 
     def served_weights(self) -> ServedWeights:
         """See MemberLearner."""

@@ -66,16 +66,20 @@ def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spe
 
 def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | list[Member]:
     names = tuple(presets_of(task))
-    given = spec.get("members", DEFAULT)
+    members_field = spec.get("members", DEFAULT)
     allowed = f"one of {', '.join(names)}, or a list of 1 to {MAX_MEMBERS} specs"
-    if isinstance(given, str) and given in names:
-        return given
-    if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_MEMBERS:
-        shown = f"{len(given)} specs" if isinstance(given, list | tuple) else given
+    if isinstance(members_field, str) and members_field in names:
+        return members_field
+    if not isinstance(members_field, list | tuple) or not 1 <= len(members_field) <= MAX_MEMBERS:
+        shown = (
+            f"{len(members_field)} specs"
+            if isinstance(members_field, list | tuple)
+            else members_field
+        )
         raise InvalidSpec("/members", shown, allowed)
     members: list[Member] = []
     wrong: list[InvalidSpec] = []
-    for index, one in enumerate(given):
+    for index, one in enumerate(members_field):
         try:
             members.append(_listed_member(one, spec, f"/members/{index}", members, resolve))
         except InvalidSpec as error:
@@ -147,8 +151,8 @@ def _read_fused(member: Mapping[str, Any], task: str) -> Member:
         body = {field: value for field, value in member.items() if field != "algorithm"}
         member = {"kind": "dual_ascent"} | body
     kind = read_choice(member, "kind", "", tuple(_FUSED_FIELDS))
-    own = _FUSED_FIELDS[kind]
-    takes = own if task == "binary" or kind == "stack" else ("base", *own)
+    fields = _FUSED_FIELDS[kind]
+    takes = fields if task == "binary" or kind == "stack" else ("base", *fields)
     refuse_unknown(member, "", ("kind", *takes))
     losses = _LOSSES[task]
     if kind == "diagonal_newton" and task == "binary":
@@ -168,10 +172,10 @@ def _read_fused(member: Mapping[str, Any], task: str) -> Member:
     return {"kind": kind} | {name: readers[name]() for name in takes}
 
 
-def _read_loss(member: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> str | Spec:
-    loss = read_kind(member, "loss", next(iter(known)), known)
-    if len(known[loss["kind"]]):
-        (name,) = known[loss["kind"]]
+def _read_loss(member: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]]) -> str | Spec:
+    loss = read_kind(member, "loss", next(iter(kinds)), kinds)
+    if len(kinds[loss["kind"]]):
+        (name,) = kinds[loss["kind"]]
         loss[name] = read_number(loss, "/loss", name, 1.0, 1e-12, 1e12, _POSITIVE)
     return short_form(loss)
 

@@ -118,23 +118,23 @@ def stack_among(roles: Ints) -> int:
 
 @kernel(void(i8, F8, F8, F8, F8, F8, F8_2D), inline=True)
 def set_class_inputs(
-    own: int, m: Floats, is_active: Floats, a: Floats, b: Floats, outputs: Floats, stack: Floats
+    index: int, m: Floats, is_active: Floats, a: Floats, b: Floats, outputs: Floats, stack: Floats
 ) -> None:
-    """Set H to the calibrated log odds of the members but `own`, and m[own] and outputs[own]."""
+    """Set H to the calibrated log odds of the members but `index`; and its m and outputs."""
     size = stack.shape[1]
     inputs = stack[size + 1]
     for j in range(size - 1):
         inputs[j] = 0.0
-        if j != own and is_active[j] > 0.0 and m[j] == m[j]:
+        if j != index and is_active[j] > 0.0 and m[j] == m[j]:
             inputs[j] = clip(a[j] * m[j] + b[j], -MAX_INPUT, MAX_INPUT)
     inputs[size - 1] = 1.0
-    m[own] = clip(stack_score(stack), -40.0, 40.0)
-    outputs[own] = sigmoid(clip(a[own] * m[own] + b[own], -12.0, 12.0))
+    m[index] = clip(stack_score(stack), -40.0, 40.0)
+    outputs[index] = sigmoid(clip(a[index] * m[index] + b[index], -12.0, 12.0))
 
 
 @kernel(f8(i8, f8, f8, F8, F8, F8, F8_2D), inline=True)
 def set_number_inputs(
-    own: int,
+    index: int,
     mean: float,
     scale: float,
     m: Floats,
@@ -147,7 +147,7 @@ def set_number_inputs(
     inputs = stack[size + 1]
     for j in range(size - 1):
         inputs[j] = 0.0
-        if j != own and is_active[j] > 0.0 and m[j] == m[j]:
+        if j != index and is_active[j] > 0.0 and m[j] == m[j]:
             inputs[j] = clip((outputs[j] - mean) / scale, -_MOST_NUMBER, _MOST_NUMBER)
     inputs[size - 1] = 0.0
     return float(mean + scale * stack_score(stack))

@@ -118,14 +118,14 @@ def start_calibration(r: Floats, j: int) -> None:
 
 
 @kernel(void(F8, F8, F8, F8, F8), inline=True, apart=True)
-def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, own: Floats) -> None:
+def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, predictions: Floats) -> None:
     """m: the scores, clipped; own: sigmoid(a m + b), 1/2 without a score."""
     for j in range(scores.shape[0]):
         x = max(min(scores[j], MAX_SCORE), -MAX_SCORE)
         is_known = scores[j] == scores[j]
         z = max(min(a[j] * x + b[j], MAX_LOG_ODDS), -MAX_LOG_ODDS)
         m[j] = x if is_known else np.nan
-        own[j] = sigmoid_of(z) if is_known else 0.5
+        predictions[j] = sigmoid_of(z) if is_known else 0.5
 
 
 @kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D), inline=True)
@@ -169,16 +169,18 @@ def mixed_number(
     apart = 0.0
     for j in range(roles.shape[0]):
         m = scores[j] if roles[j, ROLE] == MEMBER else 0.0
-        own = g[MEAN]
+        prediction = g[MEAN]
         if abs(m) < np.inf:
-            own = clip(base_of(roles[j, BASE], g) + m, low, high)
+            prediction = clip(base_of(roles[j, BASE], g) + m, low, high)
         else:
             m = np.nan
-        scratch[M, j], scratch[OWN, j] = m, own
+        scratch[M, j], scratch[OWN, j] = m, prediction
     if stack.shape[0] > 0:
         j, scale = stack_among(roles), math.sqrt(g[SQUARE]) if g[SQUARE] > 0.0 else 1.0
-        own = set_number_inputs(j, g[MEAN], scale, scratch[M], r[IS_ACTIVE], scratch[OWN], stack)
-        scratch[M, j], scratch[OWN, j] = 0.0, clip(own, low, high)
+        prediction = set_number_inputs(
+            j, g[MEAN], scale, scratch[M], r[IS_ACTIVE], scratch[OWN], stack
+        )
+        scratch[M, j], scratch[OWN, j] = 0.0, clip(prediction, low, high)
     for j in range(roles.shape[0]):
         apart += r[IS_ACTIVE, j] * r[V, j] * (scratch[OWN, j] - g[MEAN])
     return float(g[MEAN] + apart)
@@ -189,7 +191,7 @@ def calibrate(
     positive: float,
     c: float,
     m: Floats,
-    own: Floats,
+    predictions: Floats,
     is_active: Floats,
     a: Floats,
     b: Floats,
@@ -200,8 +202,8 @@ def calibrate(
     for j in range(m.shape[0]):
         x = m[j] if m[j] == m[j] else 0.0
         share = c * is_active[j]
-        slope = share * (own[j] - positive)
-        curvature = share * (own[j] * (1.0 - own[j]) + 1e-3)
+        slope = share * (predictions[j] - positive)
+        curvature = share * (predictions[j] * (1.0 - predictions[j]) + 1e-3)
         ca, cb = curvature_a[j] + curvature * x * x, curvature_b[j] + curvature
         step = slope / (1.0 + curvature * (x * x / ca + 1.0 / cb))
         a[j] = max(1e-3, a[j] - step * x / ca)
@@ -289,21 +291,21 @@ def charge(
     y: float,
     positive: float,
     exponent: float,
-    own: Floats,
+    predictions: Floats,
     gain: Floats,
     cost: Floats,
     wrong: Floats,
     target: Floats,
 ) -> None:
     """Set the loss of each member's prediction."""
-    for j in range(own.shape[0]):
-        q = max(own[j] if y > 0.0 else 1.0 - own[j], _MIN_PROBABILITY)
+    for j in range(predictions.shape[0]):
+        q = max(predictions[j] if y > 0.0 else 1.0 - predictions[j], _MIN_PROBABILITY)
         cost[j] = -log_of(q)
         gain[j] = math.sqrt(q)
-        wrong[j] = abs((1.0 if own[j] >= 0.5 else 0.0) - positive)
+        wrong[j] = abs((1.0 if predictions[j] >= 0.5 else 0.0) - positive)
         target[j] = y
     if exponent != 0.5:
-        for j in range(own.shape[0]):
+        for j in range(predictions.shape[0]):
             gain[j] = exp_of(-exponent * cost[j])
 
 

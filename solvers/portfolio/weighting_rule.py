@@ -165,8 +165,8 @@ class Rule:
     def view(self, index: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
         """Figures of a member; a share is 0 while another member is promoted."""
         r, is_active = self.r[:, index], self.is_active(index)
-        rows, held = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
-        recent = self.recent[:held, [index, self.size + index]]
+        rows, n_recent = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
+        recent = self.recent[:n_recent, [index, self.size + index]]
         recent = recent[recent[:, 0] != NOT_ACTIVE]
         return MemberView(
             name=member["name"],
@@ -231,9 +231,12 @@ class Rule:
         return more
 
     def _calibrate(self, index: int, scores: Floats, rows: Batch) -> None:
-        own, scratch = np.ascontiguousarray(self.r[:, index : index + 1]), np.empty((N_SCRATCH, 1))
-        _rule.calibrate_rows(scores, rows.labels, rows.weights, own, scratch)
-        self.r[:, index : index + 1] = own
+        state, scratch = (
+            np.ascontiguousarray(self.r[:, index : index + 1]),
+            np.empty((N_SCRATCH, 1)),
+        )
+        _rule.calibrate_rows(scores, rows.labels, rows.weights, state, scratch)
+        self.r[:, index : index + 1] = state
 
     def without(self, index: int) -> "Rule":
         """The rule without one member; the others divide its share in proportion to theirs.
@@ -252,14 +255,14 @@ class Rule:
         eta, share = float(self.g[ETA]), float(self.g[SHARE])
         other = Rule([{}] * len(indices), eta, share, classes=self.classes)
         other.g[:] = self.g
-        held = [(new, old) for new, old in enumerate(indices) if old is not None]
-        for new, old in held:
+        pairs = [(new, old) for new, old in enumerate(indices) if old is not None]
+        for new, old in pairs:
             other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
             for part in range(2):
                 column = self.recent[:, part * self.size + old]
                 other.recent[:, part * len(indices) + new] = column
-        for new_a, old_a in held:
-            for new_b, old_b in held:
+        for new_a, old_a in pairs:
+            for new_b, old_b in pairs:
                 for part in range(3):
                     cell = self.pairs[part * self.size + old_a, old_b]
                     other.pairs[part * len(indices) + new_a, new_b] = cell
@@ -273,10 +276,10 @@ class Rule:
             return
         n, n_old = self.size, old.size
         pairs = [(new, at) for new, at in enumerate(indices) if at is not None]
-        places, sources = (list(column) for column in zip(*pairs, (n, n_old), strict=True))
-        self.stack[np.ix_(places, places)] = old.stack[np.ix_(sources, sources)]
+        targets, sources = (list(column) for column in zip(*pairs, (n, n_old), strict=True))
+        self.stack[np.ix_(targets, targets)] = old.stack[np.ix_(sources, sources)]
         self.stack[n + 1] = 0.0
-        self.stack[n + 1, places] = old.stack[n_old + 1, sources]
+        self.stack[n + 1, targets] = old.stack[n_old + 1, sources]
 
     def promote(self, index: int) -> None:
         """Let only one member learn and predict; the shares of all are saved."""
@@ -308,13 +311,13 @@ class Rule:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore this state. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"shared": self.g.shape})
-        held = min(int(state["shared"][COUNTED]), RECENT)
+        n_recent = min(int(state["shared"][COUNTED]), RECENT)
         check_arrays(
             state,
             {
                 "roles": self.roles.shape,
                 "members": self.r.shape,
-                "recent": (held, self.recent.shape[1]),
+                "recent": (n_recent, self.recent.shape[1]),
                 "pairs": self.pairs.shape,
             },
         )
@@ -328,7 +331,7 @@ class Rule:
         if len(self.stack):
             self.stack[: self.size + 2] = state["stack"]
         self.recent[:] = NOT_ACTIVE
-        self.recent[:held] = state["recent"]
+        self.recent[:n_recent] = state["recent"]
 
 
 def _mean(total: float, rows: int) -> float | None:

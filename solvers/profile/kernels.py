@@ -102,104 +102,104 @@ def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
     for column in range(columns):
         if counts[column, BINNED_ROW] == NOT_SEEN:
             continue
-        own = cells[column]
-        own[SHORT_START] *= short
-        own[SHORT_HELD] *= short
-        own[LONG_START] *= long
-        own[LONG_HELD] *= long
+        cell = cells[column]
+        cell[SHORT_START] *= short
+        cell[SHORT_HELD] *= short
+        cell[LONG_START] *= long
+        cell[LONG_HELD] *= long
         is_category = counts[column, KIND] == CATEGORY
         first = CATEGORIES_FROM if is_category else NUMBERS_FROM
         bins = CATEGORY_BINS if is_category else NUMBER_BINS
         for at in range(first, first + bins):
-            own[at] *= short
-            own[at + bins] *= long
+            cell[at] *= short
+            cell[at + bins] *= long
 
 
 @kernel(void(F8), inner=True)
-def _set_edges(own: Floats) -> None:
+def _set_edges(cell: Floats) -> None:
     """Sort the sample, and replace it by its deciles and empty bins."""
     for i in range(BODY + 1, BODY + SAMPLED):
-        value = own[i]
+        value = cell[i]
         at = i
-        while at > BODY and own[at - 1] > value:
-            own[at] = own[at - 1]
+        while at > BODY and cell[at - 1] > value:
+            cell[at] = cell[at - 1]
             at -= 1
-        own[at] = value
+        cell[at] = value
     for j in range(_EDGES):
         # The sample's place is at or after the edge's, so nothing is overwritten too early.
-        own[_EDGES_FROM + j] = own[BODY + (j + 1) * SAMPLED // (_EDGES + 1)]
-    for at in range(_EDGES_FROM + _EDGES, own.shape[0]):
-        own[at] = 0.0
+        cell[_EDGES_FROM + j] = cell[BODY + (j + 1) * SAMPLED // (_EDGES + 1)]
+    for at in range(_EDGES_FROM + _EDGES, cell.shape[0]):
+        cell[at] = 0.0
 
 
 @kernel(void(F8, F8, i8), inline=True)
-def _add_to_bin(own: Floats, clock: Floats, bin_: int) -> None:
+def _add_to_bin(cell: Floats, clock: Floats, bin_: int) -> None:
     """Count the row in a bin of numbers."""
-    own[SHORT_HELD] += clock[SHORT]
-    own[LONG_HELD] += clock[LONG]
-    own[NUMBERS_FROM + bin_] += clock[SHORT]
-    own[NUMBERS_FROM + NUMBER_BINS + bin_] += clock[LONG]
+    cell[SHORT_HELD] += clock[SHORT]
+    cell[LONG_HELD] += clock[LONG]
+    cell[NUMBERS_FROM + bin_] += clock[SHORT]
+    cell[NUMBERS_FROM + NUMBER_BINS + bin_] += clock[LONG]
 
 
 @kernel(void(I8, F8, F8, i8, f8), inline=True)
-def _add_number(count: Ints, own: Floats, clock: Floats, row: int, value: float) -> None:
+def _add_number(count: Ints, cell: Floats, clock: Floats, row: int, value: float) -> None:
     """Count a row with a number."""
     seen = count[COUNT] - count[OTHERS]
     if seen == 1:
-        own[LOWEST] = value
-        own[HIGHEST] = value
+        cell[LOWEST] = value
+        cell[HIGHEST] = value
     else:
-        own[LOWEST] = min(own[LOWEST], value)
-        own[HIGHEST] = max(own[HIGHEST], value)
-    apart = value - own[MEAN]
-    own[MEAN] += apart / seen
-    own[SQUARES] += apart * (value - own[MEAN])
-    own[LAST] = value
+        cell[LOWEST] = min(cell[LOWEST], value)
+        cell[HIGHEST] = max(cell[HIGHEST], value)
+    apart = value - cell[MEAN]
+    cell[MEAN] += apart / seen
+    cell[SQUARES] += apart * (value - cell[MEAN])
+    cell[LAST] = value
     if count[BINNED_ROW] == NOT_SEEN:
-        own[BODY + seen - 1] = value
+        cell[BODY + seen - 1] = value
         if seen == SAMPLED:
-            _set_edges(own)
-            own[SHORT_START] = clock[SHORT_TOTAL]
-            own[LONG_START] = clock[LONG_TOTAL]
+            _set_edges(cell)
+            cell[SHORT_START] = clock[SHORT_TOTAL]
+            cell[LONG_START] = clock[LONG_TOTAL]
             count[BINNED_ROW] = row + 1
         return
     bin_ = 0
     for j in range(_EDGES):
-        edge = own[_EDGES_FROM + j]
+        edge = cell[_EDGES_FROM + j]
         if edge < value:
             bin_ += 2
         elif edge == value:
             bin_ += 1
-    _add_to_bin(own, clock, bin_)
+    _add_to_bin(cell, clock, bin_)
 
 
 @kernel(void(I8, F8, F8, i8, i8, b1), inline=True)
 def _add_category(
-    count: Ints, own: Floats, clock: Floats, row: int, index: int, is_first: bool
+    count: Ints, cell: Floats, clock: Floats, row: int, index: int, is_first: bool
 ) -> None:
     """Count a value of a row; `is_first` for the first one of the row."""
     if count[BINNED_ROW] == NOT_SEEN:
         count[BINNED_ROW] = row
-        own[SHORT_START] = clock[SHORT_TOTAL] - clock[SHORT]
-        own[LONG_START] = clock[LONG_TOTAL] - clock[LONG]
+        cell[SHORT_START] = clock[SHORT_TOTAL] - clock[SHORT]
+        cell[LONG_START] = clock[LONG_TOTAL] - clock[LONG]
     if is_first:
-        own[SHORT_HELD] += clock[SHORT]
-        own[LONG_HELD] += clock[LONG]
+        cell[SHORT_HELD] += clock[SHORT]
+        cell[LONG_HELD] += clock[LONG]
     bin_ = ((index & _KEY_MASK) * 2246822519 & _KEY_MASK) >> 27
-    own[CATEGORIES_FROM + bin_] += clock[SHORT]
-    own[CATEGORIES_FROM + CATEGORY_BINS + bin_] += clock[LONG]
-    own[LAST] = index
+    cell[CATEGORIES_FROM + bin_] += clock[SHORT]
+    cell[CATEGORIES_FROM + CATEGORY_BINS + bin_] += clock[LONG]
+    cell[LAST] = index
     # Space-Saving: a new value takes the place of the least frequent one, and its count as error.
     least = TOP_FROM
     for at in range(TOP_FROM, TOP_FROM + 3 * TOP, 3):
-        if own[at] == index + 1.0:
-            own[at + 1] += 1.0
+        if cell[at] == index + 1.0:
+            cell[at + 1] += 1.0
             return
-        if own[at + 1] < own[least + 1]:
+        if cell[at + 1] < cell[least + 1]:
             least = at
-    own[least] = index + 1.0
-    own[least + 2] = own[least + 1]
-    own[least + 1] += 1.0
+    cell[least] = index + 1.0
+    cell[least + 2] = cell[least + 1]
+    cell[least + 1] += 1.0
 
 
 @kernel(i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8))
@@ -274,21 +274,21 @@ def profile_rows(
                 continue
             column = code & _COLUMN_MASK
             count = counts[column]
-            own = cells[column]
+            cell = cells[column]
             if count[FIRST_ROW] == NOT_SEEN:
                 count[FIRST_ROW] = number
             if role == IS_MISSING:
                 count[MISSING] += 1
                 is_number = count[KIND] == NUMBER or count[KIND] == BOOLEAN
                 if is_number and count[BINNED_ROW] != NOT_SEEN:
-                    _add_to_bin(own, clock, NUMBER_BINS - 1)
+                    _add_to_bin(cell, clock, NUMBER_BINS - 1)
                 continue
             is_first = count[LAST_ROW] != number
             if is_first:
                 count[LAST_ROW] = number
                 count[COUNT] += 1
             if role == IS_CATEGORY:
-                _add_category(count, own, clock, number, index, is_first)
+                _add_category(count, cell, clock, number, index, is_first)
             elif role == IS_WORD:
                 if is_first:
                     words[column] = 0.0
@@ -296,11 +296,11 @@ def profile_rows(
                     with_words += 1
                 words[column] += values[at]
             elif is_first and role == IS_NUMBER:
-                _add_number(count, own, clock, number, values[at])
+                _add_number(count, cell, clock, number, values[at])
             elif is_first and role == IS_OTHER:
                 count[OTHERS] += 1
                 if count[BINNED_ROW] != NOT_SEEN:
-                    _add_to_bin(own, clock, NUMBER_BINS - 1)
+                    _add_to_bin(cell, clock, NUMBER_BINS - 1)
         for at in range(with_words):
             column = texts[at]
             _add_number(counts[column], cells[column], clock, number, words[column])

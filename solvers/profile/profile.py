@@ -105,29 +105,29 @@ class ColumnProfile:
         if 2 * self._features >= len(self._table):
             old = self._table[self._table != 0]
             self._table = np.zeros(1 << (2 * self._features).bit_length(), np.int64)
-            known = (old & ((1 << k.CODE_SHIFT) - 1)) - 1
-            k.enter_features(self._table, known, old >> k.CODE_SHIFT)
+            numbers = (old & ((1 << k.CODE_SHIFT) - 1)) - 1
+            k.enter_features(self._table, numbers, old >> k.CODE_SHIFT)
         k.enter_features(self._table, np.array(indices, np.int64), np.array(codes, np.int64))
 
     def _code_of(self, name: str) -> int:
         """Role and column of a feature, whose column is added if it is new."""
-        found = self._names.column_of(name)
-        if found is None:
+        group = self._names.column_of(name)
+        if group is None:
             return k.NO_COLUMN << k.ROLE_SHIFT
-        column, kind, role = found
+        column, kind, role = group
         number = self._columns.get(column)
         if number is None:
             number = self._add_column(column, kind)
             if number is None:
                 return k.NO_COLUMN << k.ROLE_SHIFT
-        own = self._kinds[number]
-        if own == k.UNKNOWN:
-            own = self._kinds[number] = kind
+        known_kind = self._kinds[number]
+        if known_kind == k.UNKNOWN:
+            known_kind = self._kinds[number] = kind
             self._counts[number, k.KIND] = kind
         self._values[number] += 1
-        if role == k.IS_CATEGORY and own != k.CATEGORY:
+        if role == k.IS_CATEGORY and known_kind != k.CATEGORY:
             role = k.IS_OTHER
-        elif role == k.IS_NUMBER and own == k.CATEGORY:
+        elif role == k.IS_NUMBER and known_kind == k.CATEGORY:
             role = k.IS_CATEGORY
         return role << k.ROLE_SHIFT | number
 
@@ -142,9 +142,9 @@ class ColumnProfile:
         self._kinds.append(kind)
         self._values.append(0)
         self._sizes[k.COLUMNS] = number + 1
-        own = self._counts[number]
-        own[[k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW]] = k.NOT_SEEN
-        own[k.KIND] = kind
+        counts = self._counts[number]
+        counts[[k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW]] = k.NOT_SEEN
+        counts[k.KIND] = kind
         return number
 
     # -- rows ------------------------------------------------------------------------------------
@@ -153,10 +153,10 @@ class ColumnProfile:
         """Count the learned rows of a batch, in order; the first is at log position `first_seq`."""
         done, rejected = 0, outcome.rejected
         while self._waiting and self._waiting[0][0] < first_seq + len(batch):
-            known = max(0, self._waiting[0][0] - first_seq)
-            if known > done:
-                self._count(batch[done:known], rejected[done:known])
-                done = known
+            n_counted = max(0, self._waiting[0][0] - first_seq)
+            if n_counted > done:
+                self._count(batch[done:n_counted], rejected[done:n_counted])
+                done = n_counted
             self.reach(first_seq + done)
         if done:
             self._count(batch[done:], rejected[done:])
@@ -231,14 +231,14 @@ class ColumnProfile:
 
     def drifts(self, names_are_full: bool) -> list[tuple[str, float]]:
         """Names and stability indices of the columns that have one, largest first."""
-        found = [
+        drifts = [
             (-index, number, name)
             for number, (name, index) in enumerate(
                 zip(self.column_names(), self.indices().tolist(), strict=True)
             )
             if not (math.isnan(index) or (names_are_full and self._is_open(number)))
         ]
-        return [(name, -index) for index, _, name in sorted(found)]
+        return [(name, -index) for index, _, name in sorted(drifts)]
 
     def _is_open(self, number: int) -> bool:
         return not self._is_numbered and self._values[number] > MAX_VALUES
@@ -252,7 +252,7 @@ class ColumnProfile:
         names_are_full  whether further features get no name: of columns with many values it is then
                         unknown which rows lack them
         """
-        found = []
+        columns = []
         for number, (name, psi) in enumerate(
             zip(self.column_names(), self.indices().tolist(), strict=True)
         ):
@@ -260,8 +260,8 @@ class ColumnProfile:
                 continue
             is_open = names_are_full and self._is_open(number)
             psi = None if math.isnan(psi) or is_open else psi
-            found.append(self._column(number, name, psi, is_open, name_of))
-        return found
+            columns.append(self._column(number, name, psi, is_open, name_of))
+        return columns
 
     def _column(
         self,
@@ -271,10 +271,10 @@ class ColumnProfile:
         is_open: bool,
         name_of: Callable[[int], str | None],
     ) -> Column:
-        own, cells = self._counts[number].tolist(), self._cells[number].tolist()
-        kind, count, others = own[k.KIND], own[k.COUNT], own[k.OTHERS]
-        rows = self.rows - own[k.FIRST_ROW]
-        absent = rows - count - own[k.MISSING]
+        counts, cells = self._counts[number].tolist(), self._cells[number].tolist()
+        kind, count, others = counts[k.KIND], counts[k.COUNT], counts[k.OTHERS]
+        rows = self.rows - counts[k.FIRST_ROW]
+        absent = rows - count - counts[k.MISSING]
         is_numeric = kind in (k.NUMBER, k.BOOLEAN)
         stores_zeros = self._is_numbered or self._names.stores_zeros(name)
         zeros = absent if is_numeric and stores_zeros else 0
@@ -286,9 +286,9 @@ class ColumnProfile:
             last = value_of(int(cells[k.LAST]), name, name_of) if count else None
         elif kind in (k.NUMBER, k.TEXT, k.BOOLEAN) and count - others + zeros:
             moments = moments_of(cells, count - others, zeros)
-            if is_numeric and own[k.LAST_ROW] >= 0:
+            if is_numeric and counts[k.LAST_ROW] >= 0:
                 last = cells[k.LAST]
-                if zeros and own[k.LAST_ROW] != self.rows - 1:
+                if zeros and counts[k.LAST_ROW] != self.rows - 1:
                     last = 0.0
         if kind == k.BOOLEAN:
             top = [(one, n) for one, n in (("true", count), ("false", zeros)) if n]

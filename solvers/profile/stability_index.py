@@ -37,7 +37,7 @@ SMOOTHING = 0.01
 
 @kernel(f8(F8, i8, i8, f8, f8, f8, f8), inline=True)
 def _index_of(
-    own: Floats,
+    cell: Floats,
     first: int,
     bins: int,
     short_absent: float,
@@ -54,22 +54,22 @@ def _index_of(
     past_absent = max(0.0, long_absent * long_unit - recent_sum)
     past_sum = past_absent
     for at in range(first, first + bins):
-        recent = own[at] * short_unit
+        recent = cell[at] * short_unit
         recent_sum += recent
-        past_sum += max(0.0, own[at + bins] * long_unit - recent)
+        past_sum += max(0.0, cell[at + bins] * long_unit - recent)
     if not (recent_sum > 0.0 and past_sum > 0.0):
         return 0.0
     even = SMOOTHING / (bins + 1)
     to_recent, to_past = (1.0 - SMOOTHING) / recent_sum, (1.0 - SMOOTHING) / past_sum
     p = short_absent * short_unit * to_recent + even
     q = past_absent * to_past + even
-    found = (p - q) * math.log(p / q)
+    index = (p - q) * math.log(p / q)
     for at in range(first, first + bins):
-        recent = own[at] * short_unit
+        recent = cell[at] * short_unit
         p = recent * to_recent + even
-        q = max(0.0, own[at + bins] * long_unit - recent) * to_past + even
-        found += (p - q) * math.log(p / q)
-    return found
+        q = max(0.0, cell[at + bins] * long_unit - recent) * to_past + even
+        index += (p - q) * math.log(p / q)
+    return index
 
 
 @kernel(void(F8, I8, _I8_2D, F8_2D, F8))
@@ -80,15 +80,15 @@ def stability_indices(clock: Floats, sizes: Ints, counts: Ints, cells: Floats, o
     """
     short_unit, long_unit = 1.0 / clock[SHORT], 1.0 / clock[LONG]
     for column in range(out.shape[0]):
-        count, own = counts[column], cells[column]
+        count, cell = counts[column], cells[column]
         out[column] = math.nan
         binned = count[BINNED_ROW]
         if binned == NOT_SEEN or sizes[ROWS] - binned < MIN_ROWS:
             continue
         # Rows without the column: what the window has, and the column does not.
-        short = max(0.0, clock[SHORT_TOTAL] - own[SHORT_START] - own[SHORT_HELD])
-        long = max(0.0, clock[LONG_TOTAL] - own[LONG_START] - own[LONG_HELD])
+        short = max(0.0, clock[SHORT_TOTAL] - cell[SHORT_START] - cell[SHORT_HELD])
+        long = max(0.0, clock[LONG_TOTAL] - cell[LONG_START] - cell[LONG_HELD])
         is_category = count[KIND] == CATEGORY
         first = CATEGORIES_FROM if is_category else NUMBERS_FROM
         bins = CATEGORY_BINS if is_category else NUMBER_BINS
-        out[column] = _index_of(own, first, bins, short, long, short_unit, long_unit)
+        out[column] = _index_of(cell, first, bins, short, long, short_unit, long_unit)

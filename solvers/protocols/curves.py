@@ -32,5 +32,5 @@ def curves_of(learner: Learner) -> list[list[Curve]] | None:
     Of a portfolio these are the curves of its first member that has some.
     """
     ask: Any = getattr(learner, "curves", None)
-    found: list[list[Curve]] | None = None if ask is None else ask()
-    return found
+    curves: list[list[Curve]] | None = None if ask is None else ask()
+    return curves

@@ -54,10 +54,10 @@ def explain(learner: "Learner", row: "Batch") -> Explanation:
 
     Raises ShapeMismatch, and NotExpressible if features have no contributions of their own.
     """
-    own: Any = getattr(learner, "explain", None)
+    method: Any = getattr(learner, "explain", None)
     # A diverged model can have weights whose product with a value overflows.
     with np.errstate(over="ignore", invalid="ignore"):
-        explained: Explanation = _linear(learner, row) if own is None else own(row)
+        explained: Explanation = _linear(learner, row) if method is None else method(row)
     return explained
 
 

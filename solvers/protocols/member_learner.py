@@ -139,5 +139,5 @@ def certificates_of_members(learner: Learner) -> dict[str, Certificate]:
     if members is None:
         return {}
     names = [view.name for view in members.members() if view.has_certificate]
-    found = {name: members.member_certificate(name) for name in names}
-    return {name: one for name, one in found.items() if one is not None}
+    certificates = {name: members.member_certificate(name) for name in names}
+    return {name: one for name, one in certificates.items() if one is not None}

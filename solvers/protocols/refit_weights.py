@@ -67,15 +67,15 @@ def enter_weights(learner: Learner, arrays: Mapping[str, npt.NDArray[np.float64]
 
 def weights_arrays(weights: Floats, reach: Floats, rows: int) -> dict[str, Floats]:
     """The arrays of a refit: the nonzero weights (problems, width), problem by problem."""
-    owners, places = np.nonzero(weights)
+    owners, coordinates = np.nonzero(weights)
     counts = np.bincount(owners, minlength=len(weights))
     return {
         "rows": np.array([float(rows)]),
         "reach": reach,
         "width": np.array([float(weights.shape[1])]),
         "counts": counts.astype(np.float64),
-        "places": places.astype(np.float64),
-        "weights": weights[owners, places],
+        "places": coordinates.astype(np.float64),
+        "weights": weights[owners, coordinates],
     }
 
 
@@ -104,10 +104,10 @@ def _read(arrays: Mapping[str, npt.NDArray[np.float64]]) -> tuple[Floats, Floats
     """Weights (problems, width), reach and rows. Raises RefitError."""
     counts = arrays["counts"].astype(np.int64)
     width, rows = int(arrays["width"][0]), int(arrays["rows"][0])
-    places, values = arrays["places"].astype(np.int64), arrays["weights"]
-    is_good = len(places) == len(values) == counts.sum() and (counts >= 0).all()
-    if not (is_good and ((places >= 0) & (places < width)).all() and rows > 0):
+    coordinates, values = arrays["places"].astype(np.int64), arrays["weights"]
+    is_good = len(coordinates) == len(values) == counts.sum() and (counts >= 0).all()
+    if not (is_good and ((coordinates >= 0) & (coordinates < width)).all() and rows > 0):
         raise RefitError("its weights and their indices do not fit together")
     weights = np.zeros((len(counts), width))
-    weights[np.repeat(np.arange(len(counts)), counts), places] = values
+    weights[np.repeat(np.arange(len(counts)), counts), coordinates] = values
     return weights, arrays["reach"], rows

@@ -91,14 +91,14 @@ class Linear:
 
     @classmethod
     def of(cls, weights: Floats, intercept: float) -> "Linear":
-        places = np.flatnonzero(weights)
-        return cls(places, weights[places], float(intercept))
+        features = np.flatnonzero(weights)
+        return cls(features, weights[features], float(intercept))
 
     @classmethod
     def of_served(cls, served: ServedWeights) -> "Linear":
         """A copy of the served weights."""
-        places, weights = served.sparse()
-        return cls(places, weights, float(served.intercept))
+        features, weights = served.sparse()
+        return cls(features, weights, float(served.intercept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,19 +315,19 @@ def columns_of(form: Form, named: Ints | None = None) -> Ints:
     Raises NotExpressible before a map, where all features may matter, and before a norm if some of
     them are not known.
     """
-    found = [np.empty(0, np.int64)]
+    columns = [np.empty(0, np.int64)]
     for stage in form.stages:
         if isinstance(stage, NormForm) and named is not None:
-            found.append(named)
+            columns.append(named)
         elif not isinstance(stage, BalancedForm):
             raise NotExpressible("its scores depend on every feature of a row (map or norm)")
     for score in form.scores:
         if isinstance(score, Mixture):
             parts = [part.form for part in score.parts if part.form is not None]
-            found += [columns_of(part, named) for part in parts]
+            columns += [columns_of(part, named) for part in parts]
         else:
-            found.append(_columns_of_score(score))
-    return np.unique(np.concatenate(found))
+            columns.append(_columns_of_score(score))
+    return np.unique(np.concatenate(columns))
 
 
 def _columns_of_score(score: Linear | NonlinearScore) -> Ints:

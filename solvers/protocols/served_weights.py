@@ -35,7 +35,7 @@ class ServedWeights:
         if not blocks:
             return np.empty(0, np.int64), np.empty(0)
         return (
-            np.concatenate([places for places, _ in blocks]),
+            np.concatenate([features for features, _ in blocks]),
             np.concatenate([weights for _, weights in blocks]),
         )
 
@@ -48,9 +48,9 @@ def weights_in_parts(
     def blocks() -> Iterator[Block]:
         for first in range(0, dim, BLOCK):
             weights = part(first, min(first + BLOCK, dim))
-            places = np.flatnonzero(weights)
-            if len(places):
-                yield places + first, weights[places]
+            features = np.flatnonzero(weights)
+            if len(features):
+                yield features + first, weights[features]
 
     return ServedWeights(dim, intercept, blocks)
 
@@ -61,11 +61,11 @@ def weights_listed(
     """Weights of some features, in any order; all others are 0."""
 
     def blocks() -> Iterator[Block]:
-        places, weights = listed()
-        held = np.flatnonzero(weights)
-        order = held[np.argsort(places[held])]
+        features, weights = listed()
+        nonzero = np.flatnonzero(weights)
+        order = nonzero[np.argsort(features[nonzero])]
         if len(order):
-            yield places[order], weights[order]
+            yield features[order], weights[order]
 
     return ServedWeights(dim, intercept, blocks)
 
@@ -99,17 +99,17 @@ def survey_weights(scores: Iterable[ServedWeights], top: int = 0) -> WeightSurve
     limits: list[float] = []
     for number, score in enumerate(scores):
         dim, largest, smallest, count = score.dim, 0.0, np.inf, 0
-        for places, weights in score.blocks():
+        for features, weights in score.blocks():
             sizes = np.abs(weights)
             largest, smallest = max(largest, sizes.max()), min(smallest, sizes.min())
             count += len(sizes)
-            heaviest.add(number, places, weights, sizes)
+            heaviest.add(number, features, weights, sizes)
         limits.append(NEGLIGIBLE * largest)
         if not smallest > limits[-1]:
             count = _beyond(score, limits[-1])
         nonzeros += count
-    found = (one for one in heaviest.found() if abs(one.weight) > limits[one.score])
-    return WeightSurvey(dim, nonzeros, tuple(found))
+    ranked = (one for one in heaviest.found() if abs(one.weight) > limits[one.score])
+    return WeightSurvey(dim, nonzeros, tuple(ranked))
 
 
 def count_nonzeros(scores: Iterable[ServedWeights]) -> int:
@@ -131,13 +131,13 @@ class _Heaviest:
         self._least = -1.0
         """Magnitude that a further weight must exceed."""
 
-    def add(self, score: int, places: Ints, weights: Floats, sizes: Floats) -> None:
+    def add(self, score: int, features: Ints, weights: Floats, sizes: Floats) -> None:
         if not self._top:
             return
         chosen = np.flatnonzero(sizes > self._least)
         if not len(chosen):
             return
-        piece = np.full(len(chosen), score), places[chosen], weights[chosen], sizes[chosen]
+        piece = np.full(len(chosen), score), features[chosen], weights[chosen], sizes[chosen]
         self._pieces.append(piece)
         self._held += len(chosen)
         if self._held > 2 * self._top + BLOCK:
@@ -146,8 +146,8 @@ class _Heaviest:
     def _shrink(self) -> None:
         columns = [np.concatenate(column) for column in zip(*self._pieces, strict=True)]
         order = np.argsort(-columns[3], kind="stable")[: self._top]
-        scores, places, weights, sizes = (column[order] for column in columns)
-        self._pieces, self._held = [(scores, places, weights, sizes)], len(order)
+        scores, features, weights, sizes = (column[order] for column in columns)
+        self._pieces, self._held = [(scores, features, weights, sizes)], len(order)
         if self._held == self._top:
             self._least = float(sizes[-1])
 
@@ -155,8 +155,8 @@ class _Heaviest:
         if not self._pieces:
             return ()
         self._shrink()
-        scores, places, weights, _ = self._pieces[0]
+        scores, features, weights, _ = self._pieces[0]
         rows: Sequence[tuple[int, int, float]] = list(
-            zip(scores.tolist(), places.tolist(), weights.tolist(), strict=True)
+            zip(scores.tolist(), features.tolist(), weights.tolist(), strict=True)
         )
         return tuple(HeavyWeight(*row) for row in rows)

@@ -60,5 +60,5 @@ def rows_of_state(
     except SolverError as error:
         raise CorruptState(f"the {what} are damaged: {error}") from error
     whole = np.ascontiguousarray(values, np.float64)
-    own = (rows.indptr, rows.indices, whole, rows.labels, rows.weights)
-    return Batch.of_checked(*own, dim, classes)
+    arrays = (rows.indptr, rows.indices, whole, rows.labels, rows.weights)
+    return Batch.of_checked(*arrays, dim, classes)

@@ -50,7 +50,7 @@ def why_not_set_weights(spec: Mapping[str, Any]) -> str | None:
 
 def given_weights(
     spec: Mapping[str, Any],
-    places: Sequence[int],
+    coordinates: Sequence[int],
     weights: Sequence[float],
     intercept: float,
     rows: int,
@@ -59,28 +59,28 @@ def given_weights(
     """The arrays of a refit that gives these weights to a model; see `enter_refit`.
 
     spec             resolved; `why_not_set_weights` is None
-    places, weights  different indices from 0, and their finite weights; all others are 0
+    coordinates, weights  different indices from 0, and their finite weights; all others are 0
     rows             that they were computed from
     bounds           objective of the model's problem at the weights, and its gap; None if unknown
 
     Raises RefitError if a model of this specification cannot serve these weights.
     """
     features = Features.of(spec)
-    given = np.zeros((1, features.width))
-    given[0, places] = weights
-    given[0, -1] = intercept
+    served = np.zeros((1, features.width))
+    served[0, coordinates] = weights
+    served[0, -1] = intercept
     if intercept and not features.intercept:
         raise RefitError("the model has no intercept; leave it out or create one with `intercept`")
     reach, is_asset = _ANY_REACH, spec["algorithm"] == "asset"
     if is_asset and bounds is not None:
         objective, gap = bounds
         reach = reach_of(gap, objective, spec["lambda"])
-    arrays = weights_arrays(given, np.array([reach]), rows)
+    arrays = weights_arrays(served, np.array([reach]), rows)
     if is_asset:  # the others serve any weights
         # The weights that it serves after a refit depend on nothing that it has learned.
         learner = make_learner(spec)
         enter_weights(learner, arrays)
-        if not np.array_equal(taking_weights(learner).served(), given):
+        if not np.array_equal(taking_weights(learner).served(), served):
             raise RefitError(
                 "asset keeps its weights in the ball of radius sqrt(loss of 0 / lambda), and the"
                 " intercept within `bound`; these are beyond. Use a smaller lambda, or sgd"

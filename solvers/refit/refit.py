@@ -165,26 +165,26 @@ def take_refit(
     Raises RefitError if none of the rows is retained in its order, if the dual would decrease at
     every share, or if a number would not be finite; then nothing has changed.
     """
-    own = refittable(learner)
+    target = refittable(learner)
     shape = fingerprints.shape
-    if duals.shape != shape or len(shape) != 2 or not 1 <= shape[0] <= len(own.problems):
+    if duals.shape != shape or len(shape) != 2 or not 1 <= shape[0] <= len(target.problems):
         raise RefitError(
             f"fingerprints of shape {shape} and dual variables of shape {duals.shape} "
-            f"do not fit a learner of {len(own.problems)} problems"
+            f"do not fit a learner of {len(target.problems)} problems"
         )
     before, dual = learner.state(), _dual_of(learner)
     least = dual - _ROUNDING * abs(dual)
-    best, found, rows = -math.inf, 0.0, 0
+    best, best_share, rows = -math.inf, 0.0, 0
     share = 1.0
     try:
         while share >= _MIN_SHARE:
-            rows = own.take_duals(fingerprints, duals, share)
+            rows = target.take_duals(fingerprints, duals, share)
             if rows == 0:
                 raise RefitError("none of the refitted rows is still retained")
             now = _dual_of(learner)
             if now <= best:  # the dual is concave in the share: from here on it falls
                 break
-            best, found = now, share
+            best, best_share = now, share
             if share == 1.0 and now >= least:
                 return rows
             learner.restore(before)
@@ -194,7 +194,7 @@ def take_refit(
                 f"the window has moved on: the dual is {dual}, and would fall to {best}"
             )
         learner.restore(before)
-        return own.take_duals(fingerprints, duals, found)
+        return target.take_duals(fingerprints, duals, best_share)
     except RefitError:
         learner.restore(before)
         raise

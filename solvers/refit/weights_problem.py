@@ -117,10 +117,10 @@ class Refitting:
     ) -> None:
         learner = make_learner(spec)
         learner.restore(state)
-        own = taking_weights(learner)
+        target = taking_weights(learner)
         counts = (rows.weights > 0.0) & np.isfinite(learner.predict(rows))
-        self._rows, self._labels = own.window(rows.take(np.flatnonzero(counts)))
-        self._served = own.served()
+        self._rows, self._labels = target.window(rows.take(np.flatnonzero(counts)))
+        self._served = target.served()
         if not len(self._rows):
             raise RefitError("no row that the model has learned is left in the journal")
         self._objective = Objective.of(spec, len(self._rows))
@@ -145,10 +145,10 @@ class Refitting:
         Raises RefitError if the method fails, or if the served weights are better.
         """
         for labels, served in zip(self._labels, self._served, strict=True):
-            found = self._solve(self._rows.with_labels(labels), served, is_cancelled, on_look)
-            if found is None:
+            solution = self._solve(self._rows.with_labels(labels), served, is_cancelled, on_look)
+            if solution is None:
                 return False
-            self._solved.append(found)
+            self._solved.append(solution)
         # With classes, the first problem is the prototype's, which is not served.
         counted = self._solved[1:] or self._solved
         primal = sum(one.primal for one in counted)
@@ -200,30 +200,30 @@ class Refitting:
             # At a kink of the loss, weights do not determine dual variables: 0 is as good a start.
             asked["weights"] = served if has_one else served[:-1] if is_l1 else served
         try:
-            found = solve(_with_ones(rows) if has_one else rows, self._method, **asked)
+            solution = solve(_with_ones(rows) if has_one else rows, self._method, **asked)
         except SolverError as error:
             raise RefitError(f"{self._method} cannot solve the window: {error}") from error
-        if found.status == "cancelled":
+        if solution.status == "cancelled":
             return None
-        self.epochs = epochs + math.ceil(found.epochs)
-        return self._with_bounds(found, rows, served, has_one, share)
+        self.epochs = epochs + math.ceil(solution.epochs)
+        return self._with_bounds(solution, rows, served, has_one, share)
 
     def _with_bounds(
-        self, found: Solution, rows: Batch, served: Floats, has_one: bool, share: float
+        self, solution: Solution, rows: Batch, served: Floats, has_one: bool, share: float
     ) -> Solved:
         most = self._objective.most
         # The last feature, 1, is the intercept.
-        weights = found.weights if has_one else np.append(found.weights, found.intercept)
+        weights = solution.weights if has_one else np.append(solution.weights, solution.intercept)
         weights[-1] = min(max(weights[-1], -most), most)
         primal = self._at(weights, rows)
-        dual = found.dual * share
+        dual = solution.dual * share
         reach = 0.0
         if self._objective.regularizer == "l2":
             reach = reach_of(primal - dual, primal, self._objective.rho)
         before = self._at(served, rows)
         # If the free intercept exceeds its bounds, the bounds have a gap of their own.
-        is_within = abs(found.intercept) <= self._objective.most
-        return Solved(weights, primal, dual, before, reach, found.converged and is_within)
+        is_within = abs(solution.intercept) <= self._objective.most
+        return Solved(weights, primal, dual, before, reach, solution.converged and is_within)
 
     def _at(self, w: Floats, rows: Batch) -> float:
         """The learner's objective at these weights."""

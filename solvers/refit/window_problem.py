@@ -38,7 +38,7 @@ from dualstream.solvers.online.dual_ascent.kernels import (
     STRENGTH,
 )
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
-from dualstream.solvers.online.dual_ascent.refit import prints_of, row_losses, take_in
+from dualstream.solvers.online.dual_ascent.refit import fingerprints_of, row_losses, take_in
 from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import (
@@ -64,7 +64,7 @@ class Refitted:
     """The result of a refit, for the copied window."""
 
     fingerprints: Floats
-    """(problems, n): a fingerprint for each row that counts, oldest first; see `prints_of`."""
+    """(problems, n): a fingerprint of each row that counts, oldest first; see fingerprints_of."""
     duals: Floats
     """(problems, n): the new dual variables."""
     epochs: int
@@ -182,22 +182,22 @@ class WindowProblem(DualAscent):
             "callback": lambda progress: is_cancelled(epochs + progress.epochs, progress),
         }
         if not self._ints[LENGTH]:
-            held = np.zeros(len(self._w))
-            sum_of(ring, floats, held, first, last)
-            asked["fixed"] = floats[SCALE] * self._w[:, 0] - held
+            fixed = np.zeros(len(self._w))
+            sum_of(ring, floats, fixed, first, last)
+            asked["fixed"] = floats[SCALE] * self._w[:, 0] - fixed
             asked["total"] = float(floats[DELTA])
         # That gap is of a primal without the losses of the other rows; the learner's certificate
         # decides.
         inner = tol
         while epochs < max_epochs and self.certify().relative_gap > tol:
             try:
-                found = solve(rows, method, duals=duals, tol=inner, **asked)
+                solution = solve(rows, method, duals=duals, tol=inner, **asked)
             except SolverError as error:
                 raise RefitError(f"{method} cannot solve the window: {error}") from error
-            assert found.duals is not None
-            duals, epochs, inner = found.duals, epochs + max(1.0, found.epochs), inner / 4.0
+            assert solution.duals is not None
+            duals, epochs, inner = solution.duals, epochs + max(1.0, solution.epochs), inner / 4.0
             take_in(self.fingerprints(), duals, 1.0, ring, self._w, floats, self._ints)
-            if found.status == "cancelled":
+            if solution.status == "cancelled":
                 return None
         return math.ceil(epochs)
 
@@ -208,7 +208,7 @@ class WindowProblem(DualAscent):
 
     def fingerprints(self) -> Floats:
         """(rows,)"""
-        return prints_of(self._ring, self.first, self.first + self.rows)
+        return fingerprints_of(self._ring, self.first, self.first + self.rows)
 
     def duals(self) -> Floats:
         """(rows,)"""
@@ -385,5 +385,5 @@ class Refitting:
         for problem in self._counted:
             problem.add_losses(losses)
         served = sum(problem.primal_at(problem.served) for problem in self._counted)
-        lower, found = self.certificate.dual, self.certificate.primal
-        return Reference(lower, found, max(served, lower), losses, self.epochs, self.converged)
+        lower, optimum = self.certificate.dual, self.certificate.primal
+        return Reference(lower, optimum, max(served, lower), losses, self.epochs, self.converged)

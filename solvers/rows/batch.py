@@ -94,13 +94,13 @@ class Batch:
             ("weights", _FLOAT64, (n,)),
             ("served", _FLOAT64, (n,)),
         ):
-            given = getattr(self, name)
-            if given is None and name == "served":
+            array = getattr(self, name)
+            if array is None and name == "served":
                 continue
-            column = _column(given, dtype)
+            column = _column(array, dtype)
             if column.ndim != 1 or (shape is not None and column.shape != shape):
                 raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
-            if column is not given:
+            if column is not array:
                 object.__setattr__(self, name, column)
         self._check_numbers()
 
@@ -151,21 +151,21 @@ class Batch:
 
     def take(self, rows: npt.ArrayLike) -> "Batch":
         """Copy of the rows at these indices (or where this mask is true), in this order."""
-        places = np.asarray(rows)
-        places = np.flatnonzero(places) if places.dtype == bool else places.astype(np.int64)
-        starts, lengths = self.indptr[places], np.diff(self.indptr)[places]
-        indptr = np.zeros(len(places) + 1, np.int64)
+        indices = np.asarray(rows)
+        indices = np.flatnonzero(indices) if indices.dtype == bool else indices.astype(np.int64)
+        starts, lengths = self.indptr[indices], np.diff(self.indptr)[indices]
+        indptr = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(lengths, out=indptr[1:])
         entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
         return Batch.of_checked(
             indptr,
             self.indices[entries],
             self.values[entries],
-            self.labels[places],
-            self.weights[places],
+            self.labels[indices],
+            self.weights[indices],
             self.dim,
             self.classes,
-            None if self.served is None else self.served[places],
+            None if self.served is None else self.served[indices],
         )
 
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
@@ -345,34 +345,34 @@ class LibsvmRows:
 
     @classmethod
     def parse(cls, text: bytes, dim: int, labelled: bool) -> Self:
-        found = libsvm.parse(text, dim, labelled)
-        n = len(found.labels)
+        parsed = libsvm.parse(text, dim, labelled)
+        n = len(parsed.labels)
         faults, at = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        nnz = len(found.values)
-        if not found.are_tidy:
-            nnz = tidy_rows(found.indptr, found.indices, found.values, dim, faults, at)
-        faults[(faults == 0) & (np.abs(found.labels) > LARGEST)] = _LABEL
+        nnz = len(parsed.values)
+        if not parsed.are_tidy:
+            nnz = tidy_rows(parsed.indptr, parsed.indices, parsed.values, dim, faults, at)
+        faults[(faults == 0) & (np.abs(parsed.labels) > LARGEST)] = _LABEL
         bad = [
             BadLine(
-                int(found.rows[i]), int(found.lines[i]), _reason(int(faults[i]), int(at[i]), dim)
+                int(parsed.rows[i]), int(parsed.lines[i]), _reason(int(faults[i]), int(at[i]), dim)
             )
             for i in np.flatnonzero(faults)
         ]
         whole = Batch.of_checked(
-            found.indptr,
-            found.indices[:nnz],
-            found.values[:nnz],
-            found.labels,
+            parsed.indptr,
+            parsed.indices[:nnz],
+            parsed.values[:nnz],
+            parsed.labels,
             np.ones(n),
             dim,
             (),
             None,
         )
         if not bad:
-            return cls(whole, found.rows, found.spans, found.bad)
+            return cls(whole, parsed.rows, parsed.spans, parsed.bad)
         good = np.flatnonzero(faults == 0)
-        all_bad = sorted(found.bad + bad, key=lambda line: line.row)
-        return cls(whole.take(good), found.rows[good], found.spans[good], all_bad)
+        all_bad = sorted(parsed.bad + bad, key=lambda line: line.row)
+        return cls(whole.take(good), parsed.rows[good], parsed.spans[good], all_bad)
 
 
 def _reason(code: int, at: int, dim: int) -> str:
@@ -418,14 +418,14 @@ def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
         return np.concatenate([batch.labels for batch in batches]), classes
     if not all(batch.classes for batch in batches):
         raise ShapeMismatch("cannot concatenate batches with classes and batches without")
-    places: dict[str, int] = {}
+    class_index: dict[str, int] = {}
     columns = []
     for batch in batches:
-        moved = [places.setdefault(name, len(places)) for name in batch.classes]
+        moved = [class_index.setdefault(name, len(class_index)) for name in batch.classes]
         missing = np.isnan(batch.labels)
         at = np.where(missing, 0.0, batch.labels).astype(np.int64)
         columns.append(np.where(missing, np.nan, np.array(moved, np.float64)[at]))
-    return np.concatenate(columns), tuple(places)
+    return np.concatenate(columns), tuple(class_index)
 
 
 def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:

@@ -30,11 +30,11 @@ def class_label(text: str) -> bool | int | float | str:
     return label
 
 
-def class_places(texts: Sequence[str]) -> tuple[Floats, tuple[str, ...]]:
+def class_indices(texts: Sequence[str]) -> tuple[Floats, tuple[str, ...]]:
     """Labels (n,) and the tuple of classes for a Batch, from the class name of each row."""
-    places: dict[str, int] = {}
-    labels = [places.setdefault(text, len(places)) for text in texts]
-    return np.array(labels, np.float64), tuple(places)
+    class_index: dict[str, int] = {}
+    labels = [class_index.setdefault(text, len(class_index)) for text in texts]
+    return np.array(labels, np.float64), tuple(class_index)
 
 
 def names_state(names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:

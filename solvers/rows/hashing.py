@@ -27,14 +27,14 @@ def hash_names(names: Sequence[str], bits: int) -> Ints:
     encoded = [name.encode("utf-8", "surrogatepass") for name in names]
     ends = np.zeros(len(encoded) + 1, np.int64)
     ends[1:] = list(accumulate(map(len, encoded)))
-    places = np.empty(len(encoded), np.int64)
-    hash_all(np.frombuffer(b"".join(encoded), np.uint8), ends, places)
-    places &= (1 << bits) - 1
-    return places
+    indices = np.empty(len(encoded), np.int64)
+    hash_all(np.frombuffer(b"".join(encoded), np.uint8), ends, indices)
+    indices &= (1 << bits) - 1
+    return indices
 
 
-class NamePlaces(dict[str, int]):
-    """Cache of name -> index for rows of width 2^bits: `places[name]`.
+class NameIndices(dict[str, int]):
+    """Cache of name -> index for rows of width 2^bits: `indices[name]`.
 
     At most `remembered` names are cached, which bounds the memory of an unbounded set of names.
     """
@@ -49,12 +49,12 @@ class NamePlaces(dict[str, int]):
             self.clear()
         # A quarter of the time of hash_names with one name.
         text = np.frombuffer(bytearray(name.encode("utf-8", "surrogatepass")), np.uint8)
-        place = self[name] = hash_bytes(text, len(text)) & ((1 << self.bits) - 1)
-        return place
+        index = self[name] = hash_bytes(text, len(text)) & ((1 << self.bits) - 1)
+        return index
 
 
 def hash_row(
-    features: Mapping[str, float | bool | str], places: NamePlaces
+    features: Mapping[str, float | bool | str], index_of: NameIndices
 ) -> tuple[list[int], list[float]]:
     """Increasing indices and values of a row of named features, without zeros.
 
@@ -64,19 +64,19 @@ def hash_row(
     row: dict[int, float] = {}
     for name, value in features.items():
         if isinstance(value, str):
-            place, number = places[f"{name}={value}"], 1.0
+            index, number = index_of[f"{name}={value}"], 1.0
         else:
-            place, number = places[name], float(value)
-        row[place] = row[place] + number if place in row else number
+            index, number = index_of[name], float(value)
+        row[index] = row[index] + number if index in row else number
     return sorted_row(row)
 
 
 def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
     """Increasing indices and values of a row, without zeros."""
     indices = sorted(row)
-    values = [row[place] for place in indices]
+    values = [row[index] for index in indices]
     if 0.0 in values:
-        indices = [place for place in indices if row[place] != 0.0]
+        indices = [index for index in indices if row[index] != 0.0]
         values = [number for number in values if number != 0.0]
     return indices, values
 

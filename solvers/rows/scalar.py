@@ -126,8 +126,8 @@ def _prefetch(typing: Any, matrix: Any, row: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         columns = builder.extract_value(array.shape, 1)
-        place = builder.gep(array.data, [builder.mul(arguments[1], columns)])
-        pointer = builder.bitcast(place, cgutils.voidptr_t)
+        address = builder.gep(array.data, [builder.mul(arguments[1], columns)])
+        pointer = builder.bitcast(address, cgutils.voidptr_t)
         i32 = ir.IntType(32)
         asked = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
         call = builder.module.declare_intrinsic("llvm.prefetch", (cgutils.voidptr_t,), asked)

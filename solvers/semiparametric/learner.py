@@ -23,7 +23,7 @@ from dualstream.solvers.errors import (
 )
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.semiparametric.window import expansion
-from dualstream.solvers.online.dual_ascent.refit import overlap, prints_of
+from dualstream.solvers.online.dual_ascent.refit import fingerprints_of, overlap
 from dualstream.solvers.online.forgetting_windows import DUAL, Ring
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.explanation import Explanation
@@ -110,14 +110,14 @@ class Semiparametric:
         first = max(self._first, self._last + n - ring.retain)
         end = int(ring.starts[self._last])
         if self._last + n > len(ring.rows) or end + nnz > len(ring.values):
-            starts, held, indices, values = ring.rows_between(first, self._last)
+            starts, kept_rows, indices, values = ring.rows_between(first, self._last)
             ring.store(
                 np.concatenate([starts, starts[-1] + rows.indptr[1:]]),
-                np.concatenate([held, columns]),
+                np.concatenate([kept_rows, columns]),
                 np.concatenate([indices, rows.indices]),
                 np.concatenate([values, rows.values]),
             )
-            first, self._last = 0, len(held) + n
+            first, self._last = 0, len(kept_rows) + n
         else:
             ring.starts[self._last + 1 : self._last + n + 1] = end + rows.indptr[1:]
             ring.rows[self._last : self._last + n] = columns
@@ -148,8 +148,8 @@ class Semiparametric:
     def weights(self) -> Floats:
         """Coefficients of the linear terms, each at the index of its feature: (dim,)."""
         weights = np.zeros(self._dim)
-        places, values = self._linear_terms()
-        weights[places] = values
+        features, values = self._linear_terms()
+        weights[features] = values
         return weights
 
     def served_weights(self) -> list[ServedWeights]:
@@ -158,12 +158,12 @@ class Semiparametric:
 
     def _linear_terms(self) -> tuple[Ints, Floats]:
         """Features with linear terms, and the sums of their coefficients."""
-        found: dict[int, float] = {}
+        terms: dict[int, float] = {}
         for term, beta in zip(self.spec["basis"], self._beta.tolist(), strict=True):
             if term["kind"] == "linear":
-                place = term["feature"] - 1
-                found[place] = found.get(place, 0.0) + beta
-        return np.array(list(found), np.int64), np.array(list(found.values()), np.float64)
+                feature = term["feature"] - 1
+                terms[feature] = terms.get(feature, 0.0) + beta
+        return np.array(list(terms), np.int64), np.array(list(terms.values()), np.float64)
 
     @property
     def intercept(self) -> float:
@@ -193,8 +193,8 @@ class Semiparametric:
             return None
         names = [term["name"] for term in self.spec["basis"]]
         columns = zip(names, self._beta.tolist(), self._dropped.tolist(), strict=True)
-        found = tuple(Coefficient(name, beta, bool(gone)) for name, beta, gone in columns)
-        return Coefficients(found, self._is_unique, len(self._delta))
+        coefficients = tuple(Coefficient(name, beta, bool(gone)) for name, beta, gone in columns)
+        return Coefficients(coefficients, self._is_unique, len(self._delta))
 
     def explain(self, row: Batch) -> Explanation:
         """Raises NotExpressible: the kernel joins all features."""
@@ -215,16 +215,16 @@ class Semiparametric:
         """Retained rows, oldest first, their fingerprints, and their delta in the served
         function.
         """
-        held = self._ring.state(self._first, self._last)
+        arrays = self._ring.state(self._first, self._last)
         rows = Batch(
-            held["ring_indptr"],
-            held["ring_indices"].astype(np.int32),
-            held["ring_values"],
-            held["ring_labels"],
-            held["ring_weights"],
+            arrays["ring_indptr"],
+            arrays["ring_indices"].astype(np.int32),
+            arrays["ring_values"],
+            arrays["ring_labels"],
+            arrays["ring_weights"],
             self._dim,
         )
-        return rows, prints_of(self._ring, self._first, self._last), held["ring_duals"]
+        return rows, fingerprints_of(self._ring, self._first, self._last), arrays["ring_duals"]
 
     def take_solution(self, arrays: Mapping[str, npt.NDArray[np.float64]]) -> int:
         """Serve the solution of a refit; the number of its rows that are still retained.
@@ -247,7 +247,7 @@ class Semiparametric:
             raise RefitError("a number of the solution is not finite")
         delta = duals[duals != 0.0]
         support = self._rows_of(arrays, len(delta))
-        now = prints_of(self._ring, self._first, self._last)
+        now = fingerprints_of(self._ring, self._first, self._last)
         count = int(overlap(fingerprints, now, np.empty(max(1, len(now)), np.int64)))
         if count == 0:
             raise RefitError(_OTHERS)
@@ -255,9 +255,9 @@ class Semiparametric:
         self._dropped = (arrays["dropped"] != 0.0).astype(np.int64)
         self._is_unique = bool(arrays["unique"][0] != 0.0)
         self._is_fitted = True
-        held = self._ring.rows[self._first : self._last, DUAL]
-        held[:] = 0.0
-        held[:count] = duals[len(duals) - count :]
+        deltas = self._ring.rows[self._first : self._last, DUAL]
+        deltas[:] = 0.0
+        deltas[:count] = duals[len(duals) - count :]
         return count
 
     def _rows_of(self, arrays: Mapping[str, npt.NDArray[np.float64]], n: int) -> Batch:
@@ -274,7 +274,7 @@ class Semiparametric:
     def state(self) -> State:
         """See Learner."""
         support = self._support
-        own: State = {
+        arrays: State = {
             "samples": np.array(self._samples),
             "mean": np.array(self._mean[MEAN]),
             "weight": np.array(self._mean[WEIGHT]),
@@ -287,7 +287,7 @@ class Semiparametric:
             "support_values": support.values.copy(),
             "support_delta": self._delta.copy(),
         }
-        return own | self._ring.state(self._first, self._last)
+        return arrays | self._ring.state(self._first, self._last)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""

@@ -55,10 +55,10 @@ class Refitting:
         self.rows = len(self._window)
         if not self.rows:
             raise RefitError("no row is retained")
-        found = learner.coefficients()
+        terms = learner.coefficients()
         self._start: tuple[Floats, dict[str, float]] | None = None
-        if found is not None:
-            self._start = duals, {one.name: one.value for one in found.terms}
+        if terms is not None:
+            self._start = duals, {one.name: one.value for one in terms.terms}
         self.epochs = 0
         """Working sets solved, or interior point runs."""
         self.relative_gap: float | None = None
@@ -117,14 +117,14 @@ class Refitting:
         answer = self._answer
         assert answer is not None
         names = [term["name"] for term in self._spec["basis"]]
-        own = answer.coefficients
+        coefficients = answer.coefficients
         support = answer.support
         return Refitted(
             {
                 "fingerprints": self._fingerprints,
                 "duals": answer.delta,
-                "beta": np.array([own.get(name, 0.0) for name in names]),
-                "dropped": np.array([float(name not in own) for name in names]),
+                "beta": np.array([coefficients.get(name, 0.0) for name in names]),
+                "dropped": np.array([float(name not in coefficients) for name in names]),
                 "unique": np.array([float(answer.beta_is_unique)]),
                 "indptr": support.indptr.astype(np.float64),
                 "indices": support.indices.astype(np.float64),

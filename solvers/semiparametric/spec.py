@@ -51,13 +51,19 @@ def read_semiparametric(spec: Mapping[str, Any], task: str) -> Spec:
 
 def _basis(spec: Mapping[str, Any], dim: int) -> list[Spec]:
     """The terms, each with a name."""
-    given = spec.get("basis", ["constant"])
-    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) > MAX_TERMS:
-        shown = f"{len(given)} terms" if isinstance(given, list | tuple) else given
+    basis_field = spec.get("basis", ["constant"])
+    if (
+        not isinstance(basis_field, Sequence)
+        or isinstance(basis_field, str)
+        or len(basis_field) > MAX_TERMS
+    ):
+        shown = (
+            f"{len(basis_field)} terms" if isinstance(basis_field, list | tuple) else basis_field
+        )
         raise InvalidSpec("/basis", shown, f"a list of at most {MAX_TERMS} terms")
     terms: list[Spec] = []
-    for place, one in enumerate(given):
-        owner = f"/basis/{place}"
+    for index, one in enumerate(basis_field):
+        owner = f"/basis/{index}"
         try:
             term = _term(one, dim)
         except InvalidSpec as error:
@@ -68,14 +74,14 @@ def _basis(spec: Mapping[str, Any], dim: int) -> list[Spec]:
     return terms
 
 
-def _term(given: Any, dim: int) -> Spec:
-    if isinstance(given, str):
-        given = {"kind": given}
-    if not isinstance(given, Mapping):
-        raise InvalidSpec("", given, "a kind, or an object with kind")
-    kind = read_choice(given, "kind", "", tuple(_KINDS))
+def _term(term_field: Any, dim: int) -> Spec:
+    if isinstance(term_field, str):
+        term_field = {"kind": term_field}
+    if not isinstance(term_field, Mapping):
+        raise InvalidSpec("", term_field, "a kind, or an object with kind")
+    kind = read_choice(term_field, "kind", "", tuple(_KINDS))
     takes = _KINDS[kind]
-    term = read_object(given, "", ("kind", "name", *takes), "an object with kind")
+    term = read_object(term_field, "", ("kind", "name", *takes), "an object with kind")
     arguments = []
     if "feature" in takes:
         term["feature"] = read_whole(term, "", "feature", None, 1, dim)

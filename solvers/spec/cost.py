@@ -113,10 +113,10 @@ def check_cost(spec: Mapping[str, Any]) -> None:
     total = 0.0
     for owner, part in _learners_of(spec):
         if part["algorithm"] in scored:
-            own = _of_scorer(part, classes, learns=True).worst
+            part_cost = _of_scorer(part, classes, learns=True).worst
         else:
-            own = _of_binary(part).times(classes + 1).worst
-        total += own
+            part_cost = _of_binary(part).times(classes + 1).worst
+        total += part_cost
         if total > MAX_ROW_S:
             field, value = _costly_field(part)
             allowed = f"smaller: one row is estimated to take {total:.2g} s, and the limit is "
@@ -274,8 +274,8 @@ def _of_scorer(spec: Mapping[str, Any], classes: int, learns: bool) -> Cost:
     if spec["algorithm"] == "boosted":
         # Twice the trees, and a number for each class in every leaf and for every row of the ring.
         row = cost.row + 6e-8 * classes * learns * spec["renewal"] / 10
-        held = min(spec["window"], 2**21 // (classes + 1))
-        tree = cost.peak + 5e-9 * held * classes * learns
+        n_rows = min(spec["window"], 2**21 // (classes + 1))
+        tree = cost.peak + 5e-9 * n_rows * classes * learns
         is_even = cost.is_even
         cost += Cost(row=row, peak=tree, worst=tree * learns, is_even=is_even)
     return cost

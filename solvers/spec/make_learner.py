@@ -73,8 +73,8 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
         module = importlib.import_module("dualstream.solvers.online.multiclass")
         return partial(module.make_multiclass, resolved, _make_core)
     algorithm = ALGORITHMS[resolved["algorithm"]]
-    own = (ModelFactory(resolve_model, _make_member),) if algorithm.has_members else ()
-    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *own)
+    arguments = (ModelFactory(resolve_model, _make_member),) if algorithm.has_members else ()
+    return partial(getattr(_load(algorithm), algorithm.maker), resolved, *arguments)
 
 
 def warm(*algorithms: str) -> int:

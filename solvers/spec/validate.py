@@ -48,8 +48,8 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 
 def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, SPEC_VERSION, SPEC_VERSION)
-    own = {name: value for name, value in spec.items() if name not in _OF_ROWS}
-    resolved = resolve_model(own)
+    fields = {name: value for name, value in spec.items() if name not in _OF_ROWS}
+    resolved = resolve_model(fields)
     labels = resolved.get("labels")
     if labels and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
@@ -79,8 +79,8 @@ def resolve_model(spec: Mapping[str, Any]) -> Spec:
     guard = read_guard(spec, algorithm, task)
     features = read_features(spec)
     resolver = (resolve_model,) if ALGORITHMS[algorithm].has_members else ()
-    own = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
-    resolved = own | {
+    read = ALGORITHMS[algorithm].read(dict(spec) | {"features": features}, task, *resolver)
+    resolved = read | {
         "algorithm": algorithm,
         "task": task,
         "features": features,

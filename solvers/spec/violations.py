@@ -35,24 +35,24 @@ def with_all_violations(
     if size > MAX_READ_FIELDS:
         return first
     left = _copied(spec)
-    found: dict[str, InvalidSpec] = {}
+    errors: dict[str, InvalidSpec] = {}
     removed: set[str] = set()
     unclear: set[str] = set()
     error: InvalidSpec | None = first
     for _ in range(MAX_READ_FIELDS // (1 + size)):
-        if error is None or len(found) >= MAX_VIOLATIONS:
+        if error is None or len(errors) >= MAX_VIOLATIONS:
             break
         for one in error.violations:
             # An error around a removed field may come from the removal.
             is_clear = not any(_lies_under(pointer, {one.field}) for pointer in removed)
             if is_clear and not _lies_under(one.field, unclear):
-                found.setdefault(one.field, one)
+                errors.setdefault(one.field, one)
             unclear |= _unclear_after(one.field)
         # A list, because every field is removed.
         if not all([_remove(left, one.field, removed) for one in error.violations]):
             break
         error = _first_error(left, read)
-    first.violations = tuple(found.values())[:MAX_VIOLATIONS] or (first,)
+    first.violations = tuple(errors.values())[:MAX_VIOLATIONS] or (first,)
     return first
 
 
@@ -131,12 +131,12 @@ def _remove(spec: Any, pointer: str, removed: set[str]) -> bool:
 
 def _at(spec: Any, pointer: str) -> Any:
     """The value at a pointer; None if nothing is there."""
-    found = spec
+    value = spec
     for name in pointer.split("/")[1:]:
-        if isinstance(found, dict):
-            found = found.get(name)
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
         else:
             return None
-    return found
+    return value

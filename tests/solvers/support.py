@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualstream.solvers import Batch, dump
-from dualstream.solvers.rows.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_indices, class_text
 
 
 def mixed_rows(n, seed=0):
@@ -57,7 +57,7 @@ def class_rows(n=150, seed=0):
     labels[n // 2 :][draw.random(n - n // 2) < 0.3] = 2.0
     labels[n - 5] = 3.0
     names = ["red", "green", "blue", "rare"]
-    positions, classes = class_places([class_text(names[int(k)]) for k in labels])
+    positions, classes = class_indices([class_text(names[int(k)]) for k in labels])
     return batch.with_labels(positions, classes)
 
 

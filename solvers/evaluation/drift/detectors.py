@@ -143,13 +143,13 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
     older_total, newer_total = 0.0, numbers[TOTAL]
     for level in range(int(numbers[USED_LEVELS]) - 1, -1, -1):
         rows = float(1 << level)
-        held = int(buckets[level, 0])
-        for k in range(held):
+        count = int(buckets[level, 0])
+        for k in range(count):
             older += rows
             newer -= rows
             older_total += buckets[level, _SUMS + k]
             newer_total -= buckets[level, _SUMS + k]
-            if level == 0 and k == held - 1:
+            if level == 0 and k == count - 1:
                 return False
             if newer < MIN_PART or older < MIN_PART:
                 continue
@@ -168,13 +168,13 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
 def _look_for_cuts(numbers: Floats, buckets: Floats, rising: Flags) -> int:
     """Shrink ADWIN's window while it can be split; 1 if it was, and whether the mean rose."""
     before = numbers[TOTAL] / numbers[WIDTH]
-    found = 0
+    is_cut = 0
     while _can_be_cut(numbers, buckets):
-        found = 1
+        is_cut = 1
         _drop_oldest(numbers, buckets)
-    if found:
+    if is_cut:
         rising[0] = numbers[TOTAL] / numbers[WIDTH] > before
-    return found
+    return is_cut
 
 
 @kernel(void(F8, F8_2D), inline=True)
@@ -223,10 +223,10 @@ def watch_losses(
                 _begin_adwin(numbers, buckets)
             if numbers[USED_LEVELS] == 0.0:
                 numbers[USED_LEVELS] = 1.0
-            held = int(buckets[0, 0])
-            buckets[0, _SUMS + held] = loss
-            buckets[0, _SQUARES + held] = 0.0
-            buckets[0, 0] = held + 1
+            count = int(buckets[0, 0])
+            buckets[0, _SUMS + count] = loss
+            buckets[0, _SQUARES + count] = 0.0
+            buckets[0, 0] = count + 1
             numbers[WIDTH] += 1.0
             if numbers[WIDTH] > 1.0:
                 others = numbers[WIDTH] - 1.0

@@ -131,10 +131,10 @@ class DriftWatch:
             raise CorruptState(f"{levels} sizes of buckets, the maximum is {kernels.LEVELS}")
         if counts.min() < 0:
             raise CorruptState("there are fewer than 0 drift events")
-        held = min(EVENTS, int(counts.sum()))
+        n_events = min(EVENTS, int(counts.sum()))
         shapes = {
             "drift_buckets": (int(levels), kernels.BUCKET_NUMBERS),
-            "drift_events": (held, kernels.EVENT_NUMBERS),
+            "drift_events": (n_events, kernels.EVENT_NUMBERS),
         }
         check_arrays(state, shapes)
         buckets, events = state["drift_buckets"], state["drift_events"]
@@ -152,4 +152,4 @@ class DriftWatch:
         self._numbers[:] = state["drift_numbers"]
         self._buckets[: int(levels)] = buckets
         self._counts[:] = counts
-        self._events[:held] = events
+        self._events[:n_events] = events

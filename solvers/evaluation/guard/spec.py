@@ -21,15 +21,15 @@ def read_guard(spec: Mapping[str, Any], algorithm: str, task: str) -> Spec | Non
 
     A string is short for an object with only that mode. Raises InvalidSpec.
     """
-    given = spec.get(FIELD, "off")
-    if isinstance(given, str):
-        given = {"mode": read_choice({FIELD: given}, FIELD, "off", MODES)}
-    guard = read_object(given, f"/{FIELD}", _FIELDS, _ALLOWED)
+    field = spec.get(FIELD, "off")
+    if isinstance(field, str):
+        field = {"mode": read_choice({FIELD: field}, FIELD, "off", MODES)}
+    guard = read_object(field, f"/{FIELD}", _FIELDS, _ALLOWED)
     mode = guard.get("mode")
     if not isinstance(mode, str) or mode not in MODES:
         raise InvalidSpec.not_one_of(f"/{FIELD}/mode", mode, MODES)
     every = read_whole(guard, f"/{FIELD}", "every", 100, 1, 100_000)
-    found = {
+    fields_read = {
         "mode": mode,
         "loss": _read_times(guard, "loss"),
         "norm": _read_norm(guard, algorithm, task),
@@ -39,9 +39,9 @@ def read_guard(spec: Mapping[str, Any], algorithm: str, task: str) -> Spec | Non
         "history": read_whole(guard, f"/{FIELD}", "history", 100 * every, 2 * every, 10**9),
         "after": read_whole(guard, f"/{FIELD}", "after", 10 * every, 2 * every, 10**9),
     }
-    if found["loss"] is None and found["norm"] is None:
+    if fields_read["loss"] is None and fields_read["norm"] is None:
         raise InvalidSpec(f"/{FIELD}/loss", None, "a number, because norm is null")
-    return None if mode == "off" else found
+    return None if mode == "off" else fields_read
 
 
 def _read_times(guard: Mapping[str, Any], name: str) -> float | None:

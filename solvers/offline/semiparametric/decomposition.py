@@ -99,8 +99,8 @@ class RowCache:
             self._place[row] = slot
             self.computed += 1
         self._place.move_to_end(row)
-        found: npt.NDArray[Any] = self._slots[slot]
-        return found
+        kernel_row: npt.NDArray[Any] = self._slots[slot]
+        return kernel_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,14 +156,14 @@ def at_once(window: Window, tol: float, check: Callable[[], None]) -> Iterator[P
         # The optimum for a smaller c is also a valid answer and bound for this one.
         tries.append((np.minimum(upper, _MANAGEABLE), goal))
     for outer, (most, accuracy) in enumerate(tries, 1):
-        found = minimise(quadratic, p, a, np.zeros(len(window.psi)), most, max(accuracy, 1e-13))
-        for z in (snapped(found.z, most), found.z):
+        solved = minimise(quadratic, p, a, np.zeros(len(window.psi)), most, max(accuracy, 1e-13))
+        for z in (snapped(solved.z, most), solved.z):
             delta = z[:m] - z[m:]
             moved = feasible(delta, window.psi, window.c)
             delta = delta if moved is None else moved
             yield _valued(
-                window, _split(delta), found.eta, product(k, delta), moved is not None, outer,
-                found.iterations, time.perf_counter() - began,
+                window, _split(delta), solved.eta, product(k, delta), moved is not None, outer,
+                solved.iterations, time.perf_counter() - began,
             )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def decomposed(
     failures = 0
     for outer in range(1, _MAX_OUTER):
         check()
-        part, places = _coordinates(window, z, k_delta, eta, chosen, gram)
+        part, coordinates = _coordinates(window, z, k_delta, eta, chosen, gram)
         answer: Answer = method(part, inner, check)
         steps += answer.steps
         change = answer.z - z[chosen]
@@ -213,8 +213,8 @@ def decomposed(
         if rows is None or outer % _RECOMPUTE_EVERY == 0:
             k_delta = _recomputed(window, delta, gram, check)
         else:
-            moved = _summed(part.row, part.sign * change, len(places))
-            k_delta = _added(k_delta, rows, places, moved, check)
+            moved = _summed(part.row, part.sign * change, len(coordinates))
+            k_delta = _added(k_delta, rows, coordinates, moved, check)
         off = window.violations(z, k_delta, eta)
         apart = float(np.abs(products(window.psi, delta)).max(initial=0.0))
         residual = max(float(off.max()), apart)
@@ -248,9 +248,9 @@ def _recomputed(
     return window.k_delta(delta, check) if gram is None else product(gram, delta)
 
 
-def _summed(place: Ints, numbers: Floats, count: int) -> Floats:
+def _summed(row: Ints, numbers: Floats, count: int) -> Floats:
     """(count,): the sum of the numbers at each index."""
-    return np.bincount(place, numbers, count).astype(np.float64)
+    return np.bincount(row, numbers, count).astype(np.float64)
 
 
 def _coordinates(
@@ -258,28 +258,28 @@ def _coordinates(
 ) -> tuple[Coordinates, Ints]:
     """The problem of these coordinates, and its rows."""
     m = len(window)
-    places, row = np.unique(chosen % m, return_inverse=True)
+    rows, row = np.unique(chosen % m, return_inverse=True)
     sign = np.where(chosen < m, 1.0, -1.0)
-    block: Floats = gram if gram is not None else window.square(places, lambda: None)
-    psi = np.ascontiguousarray(window.psi[:, places])
-    own = _summed(row, sign * z[chosen], len(places))
-    target = window.y[places] - (k_delta[places] - product(block, own))
-    r = products(psi, own) - products(window.psi, z[:m] - z[m:])
-    upper = window.c[places][row]
+    block: Floats = gram if gram is not None else window.square(rows, lambda: None)
+    psi = np.ascontiguousarray(window.psi[:, rows])
+    summed = _summed(row, sign * z[chosen], len(rows))
+    target = window.y[rows] - (k_delta[rows] - product(block, summed))
+    r = products(psi, summed) - products(window.psi, z[:m] - z[m:])
+    upper = window.c[rows][row]
     part = Coordinates(
         block, psi, row.astype(np.int64), sign, upper, target, window.epsilon, r, z[chosen], eta
     )
-    return part, places
+    return part, rows
 
 
 def _added(
-    k_delta: Floats, rows: RowCache, places: Ints, moved: Floats, check: Callable[[], None]
+    k_delta: Floats, rows: RowCache, coordinates: Ints, moved: Floats, check: Callable[[], None]
 ) -> Floats:
     """K delta after a change of delta at these rows."""
     out = k_delta.copy()
     for at in np.flatnonzero(moved):
         check()
-        out += np.multiply(rows.get(int(places[at])), moved[at], dtype=np.float64)
+        out += np.multiply(rows.get(int(coordinates[at])), moved[at], dtype=np.float64)
     return out
 
 

@@ -91,25 +91,25 @@ def pdsg(
         for j in range(k):
             for a in range(u):
                 fit[a] += eta[j] * psi[j, a]
-        found = 0
+        count = 0
         for i in range(n):
             v = sign[i] * fit[row[i]] + epsilon
             off = violation(z[i], upper[i], v)
-            if found < width or off > worst[found - 1]:
-                at = found if found < width else width - 1
+            if count < width or off > worst[count - 1]:
+                at = count if count < width else width - 1
                 while at > 0 and worst[at - 1] < off:
                     worst[at], chosen[at] = worst[at - 1], chosen[at - 1]
                     slope[at] = slope[at - 1]
                     at -= 1
                 worst[at], chosen[at], slope[at] = off, i, v
-                found = min(found + 1, width)
+                count = min(count + 1, width)
         apart = 0.0
         for j in range(k):
             apart = max(apart, abs(excess[j]))
         if worst[0] <= tol and apart <= tol:
             return taken
         # The free coordinates of W jointly, by Cholesky; the others separately.
-        for a in range(found):
+        for a in range(count):
             i = chosen[a]
             is_free = 0.0 < z[i] < upper[i]
             for b in range(a + 1):
@@ -118,7 +118,7 @@ def pdsg(
                 block[a, b] = sign[i] * sign[o] * gram[row[i], row[o]] if both else 0.0
             block[a, a] = gram[row[i], row[i]] + (_TAU if is_free else 0.0)
             move[a] = slope[a]
-        for a in range(found):
+        for a in range(count):
             for b in range(a + 1):
                 total = block[a, b]
                 for c in range(b):
@@ -127,35 +127,35 @@ def pdsg(
                     block[a, a] = math.sqrt(max(total, 1e-300))
                 else:
                     block[a, b] = total / block[b, b]
-        for a in range(found):
+        for a in range(count):
             for b in range(a):
                 move[a] -= block[a, b] * move[b]
             move[a] /= block[a, a]
-        for a in range(found - 1, -1, -1):
-            for b in range(a + 1, found):
+        for a in range(count - 1, -1, -1):
+            for b in range(a + 1, count):
                 move[a] -= block[b, a] * move[b]
             move[a] /= block[a, a]
         falls = 0.0
-        for a in range(found):
+        for a in range(count):
             i = chosen[a]
             move[a] = min(max(z[i] - move[a], 0.0), upper[i]) - z[i]
             falls += slope[a] * move[a]
         if not falls < 0.0:
             # A projected Newton direction need not be a descent direction; a diagonal one is.
             falls = 0.0
-            for a in range(found):
+            for a in range(count):
                 i = chosen[a]
                 new = z[i] - slope[a] / gram[row[i], row[i]]
                 move[a] = min(max(new, 0.0), upper[i]) - z[i]
                 falls += slope[a] * move[a]
         curve = 0.0
-        for a in range(found):
+        for a in range(count):
             i = chosen[a]
-            for b in range(found):
+            for b in range(count):
                 o = chosen[b]
                 curve += move[a] * move[b] * sign[i] * sign[o] * gram[row[i], row[o]]
         length = 1.0 if -falls >= curve else -falls / curve
-        for a in range(found):
+        for a in range(count):
             i = chosen[a]
             new = min(max(z[i] + length * move[a], 0.0), upper[i])
             if new <= 1e-14 * upper[i]:

@@ -76,8 +76,10 @@ class Semiparametric:
     @property
     def intercept(self) -> float:
         """The coefficient of the constant, 0 without one."""
-        found = [b for t, b in zip(self.basis, self.beta, strict=True) if isinstance(t, Constant)]
-        return float(found[0]) if found else 0.0
+        constants = [
+            b for t, b in zip(self.basis, self.beta, strict=True) if isinstance(t, Constant)
+        ]
+        return float(constants[0]) if constants else 0.0
 
     def kernel_part(self, x: Batch | npt.ArrayLike) -> Floats:
         """(n,): <w, phi(x)> = sum_i delta_i k(x, x_i). Raises ShapeMismatch."""
@@ -93,11 +95,13 @@ class Semiparametric:
         columns (n, K): the basis at these rows, if the basis was given as columns
         """
         rows = self._rows(x)
-        given = None if columns is None else np.asarray(columns, np.float64)
+        columns_given = None if columns is None else np.asarray(columns, np.float64)
         count = len(self.names) + len(self.dropped)
-        if given is not None and given.shape != (len(rows), count):
-            raise ShapeMismatch(f"columns have shape {given.shape}, expected {(len(rows), count)}")
-        parametric: Floats = combined(self.beta, evaluate(self.basis, rows, given))
+        if columns_given is not None and columns_given.shape != (len(rows), count):
+            raise ShapeMismatch(
+                f"columns have shape {columns_given.shape}, expected {(len(rows), count)}"
+            )
+        parametric: Floats = combined(self.beta, evaluate(self.basis, rows, columns_given))
         return self.kernel_part(rows) + parametric
 
     def _rows(self, x: Batch | npt.ArrayLike) -> Batch:

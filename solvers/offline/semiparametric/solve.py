@@ -104,14 +104,14 @@ def solve_semiparametric(
         raise InvalidSpec("/cache_bytes", cache_bytes, "a whole number >= 1")
     terms = terms_of(basis)
     check_names(terms)
-    given = basis if isinstance(basis, np.ndarray) else None
-    if given is not None and len(given) != len(rows):
-        raise ShapeMismatch(f"basis has shape {given.shape} for {len(rows)} rows")
+    design = basis if isinstance(basis, np.ndarray) else None
+    if design is not None and len(design) != len(rows):
+        raise ShapeMismatch(f"basis has shape {design.shape} for {len(rows)} rows")
     counted = np.flatnonzero(rows.weights > 0.0)
     if not len(counted):
         raise InvalidSpec("/x", f"{len(rows)} rows", "at least one row with a weight above 0")
     used = rows if len(counted) == len(rows) else rows.take(counted)
-    raw = evaluate(terms, used, None if given is None else given[counted])
+    raw = evaluate(terms, used, None if design is None else design[counted])
     kept = independent(raw)
     names = tuple(terms[j].name for j in kept)
     scaled = _Scaled(used, raw[kept], kernel_gamma, epsilon, c)
@@ -186,18 +186,18 @@ class _Scaled:
 
     def start(
         self,
-        given: "Semiparametric | tuple[npt.ArrayLike, Mapping[str, float]] | None",
+        initial: "Semiparametric | tuple[npt.ArrayLike, Mapping[str, float]] | None",
         counted: Ints,
         n: int,
         names: Sequence[str],
     ) -> tuple[Floats, Floats] | None:
         """delta and eta in this scale."""
-        if given is None:
+        if initial is None:
             return None
-        if isinstance(given, Semiparametric):
-            delta, coefficients = given.delta, given.coefficients
+        if isinstance(initial, Semiparametric):
+            delta, coefficients = initial.delta, initial.coefficients
         else:
-            delta, coefficients = np.array(given[0], np.float64), dict(given[1])
+            delta, coefficients = np.array(initial[0], np.float64), dict(initial[1])
         if delta.shape != (n,):
             raise ShapeMismatch(f"start has delta of shape {delta.shape}, expected {(n,)}")
         eta = np.array([float(coefficients.get(name, 0.0)) for name in names])

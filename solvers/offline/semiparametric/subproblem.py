@@ -66,8 +66,10 @@ def by_interior_point(part: Coordinates, tol: float, check: Callable[[], None]) 
     a = np.ascontiguousarray(part.psi[:, part.row] * part.sign)
     p = part.epsilon - part.sign * part.target[part.row]
     check()
-    found = minimise(Dense(q), p, a, part.r, part.upper, min(1e-10, 1e-3 * tol))
-    return Answer(snapped(found.z, part.upper), found.eta, found.iterations, found.converged)
+    minimum = minimise(Dense(q), p, a, part.r, part.upper, min(1e-10, 1e-3 * tol))
+    return Answer(
+        snapped(minimum.z, part.upper), minimum.eta, minimum.iterations, minimum.converged
+    )
 
 
 def snapped(z: Floats, upper: Floats) -> Floats:
@@ -88,8 +90,8 @@ class ByScaledGradient:
 
     def __call__(self, part: Coordinates, tol: float, check: Callable[[], None]) -> Answer:
         z, eta, excess, k_delta = _start(part)
-        own = np.einsum("ii->i", part.gram)[part.row]
-        scale = self.theta * ((part.psi[:, part.row] ** 2) / own).sum(axis=1)
+        diagonal = np.einsum("ii->i", part.gram)[part.row]
+        scale = self.theta * ((part.psi[:, part.row] ** 2) / diagonal).sum(axis=1)
         width = min(self.width, len(z))
         fit, chosen = np.empty(len(part.target)), np.empty(width, np.int64)
         work, block = np.empty((4, width)), np.empty((width, width))

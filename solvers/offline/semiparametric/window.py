@@ -48,14 +48,14 @@ class Window:
     def __len__(self) -> int:
         return len(self.y)
 
-    def square(self, places: Ints, check: Callable[[], None]) -> Floats:
+    def square(self, coordinates: Ints, check: Callable[[], None]) -> Floats:
         """K between these rows, (k, k)."""
-        rows, k = self.rows, len(places)
+        rows, k = self.rows, len(coordinates)
         if k <= 4 * _PORTION:
             out = np.empty((k, k))
-            fill_square(rows.indptr, rows.indices, rows.values, places, self.gamma, out)
+            fill_square(rows.indptr, rows.indices, rows.values, coordinates, self.gamma, out)
             return out
-        chosen = rows if k == len(self) else rows.take(places)
+        chosen = rows if k == len(self) else rows.take(coordinates)
         out = np.empty((k, k))
         for start in range(0, k, _PORTION):
             check()
@@ -66,11 +66,11 @@ class Window:
             )  # fmt: skip
         return out
 
-    def rows_of_kernel(self, places: Ints) -> Floats:
+    def rows_of_kernel(self, coordinates: Ints) -> Floats:
         """K between these rows and all, (k, m)."""
-        out = np.empty((len(places), len(self)))
+        out = np.empty((len(coordinates), len(self)))
         rows = self.rows
-        fill_rows(rows.indptr, rows.indices, rows.values, places, self.gamma, out)
+        fill_rows(rows.indptr, rows.indices, rows.values, coordinates, self.gamma, out)
         return out
 
     def k_delta(self, delta: Floats, check: Callable[[], None]) -> Floats:

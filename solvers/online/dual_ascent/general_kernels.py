@@ -305,15 +305,15 @@ def best_dual(
         for _ in range(200):
             if not lo < hi:
                 break
-            found, slope = response(
+            dual, slope = response(
                 indices, values, begin, end, w, f, k, factor, a * (sgn * b - old), rest_top, rest
             )
-            residual = u + sgn * found
+            residual = u + sgn * dual
             if residual > 0.0:
                 hi = u
             else:
                 lo = u
-            if abs(residual) <= _ROUNDING * (abs(u) + abs(found)):
+            if abs(residual) <= _ROUNDING * (abs(u) + abs(dual)):
                 break
             move = -residual / (1.0 + a * slope * b * (1.0 - b))
             if not (lo < u + move < hi and 2.0 * abs(move) <= abs(last)):
@@ -336,11 +336,11 @@ def best_dual(
         return 0.0, 0.0
     # From here on b = side * x, and residual = gamma x + eps - side (t - phi): below 0 at x = 0.
     x = most
-    found, slope_there = response(
+    dual, slope_there = response(
         indices, values, begin, end, w, f, k, factor,
         a * (sgn * side * most - old), rest_top, rest,
     )  # fmt: skip
-    residual = gamma * most + eps - side * (t - sgn * found)
+    residual = gamma * most + eps - side * (t - sgn * dual)
     if not abs(residual) < _INFINITY:
         return math.nan, math.nan
     if residual > 0.0:
@@ -354,16 +354,16 @@ def best_dual(
             x = lo + 0.5 * (hi - lo)
         last = hi - lo
         for _ in range(200):
-            found, slope = response(
+            dual, slope = response(
                 indices, values, begin, end, w, f, k, factor,
                 a * (sgn * side * x - old), rest_top, rest,
             )  # fmt: skip
-            residual = gamma * x + eps - side * (t - sgn * found)
+            residual = gamma * x + eps - side * (t - sgn * dual)
             if residual > 0.0:
                 hi = x
             else:
                 lo = x
-            if abs(residual) <= _ROUNDING * (gamma * x + eps + abs(t) + abs(found)):
+            if abs(residual) <= _ROUNDING * (gamma * x + eps + abs(t) + abs(dual)):
                 break
             move = -residual / (a * slope + gamma)
             if not (lo <= x + move <= hi and 2.0 * abs(move) <= abs(last)):

@@ -190,8 +190,8 @@ class DualAscent:
     @property
     def bytes_held(self) -> int:
         """Memory in bytes."""
-        own = (self._w, self._floats, self._ints, self._saved, self._ring)
-        return sum(map(getsizeof, own)) + self._ring.bytes_held
+        parts = (self._w, self._floats, self._ints, self._saved, self._ring)
+        return sum(map(getsizeof, parts)) + self._ring.bytes_held
 
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. O(entries) per row and per visit, independent of the width.
@@ -385,8 +385,8 @@ class DualAscent:
         weights = np.empty((end - begin + 1, 1))
         weights[:-1, 0] = served(self._w[indices[begin:end]])
         weights[-1, 0] = self._intercept(served)
-        places = np.arange(end - begin, dtype=np.int32)
-        return (starts - begin, places, values[begin:end], rows), weights
+        entries = np.arange(end - begin, dtype=np.int32)
+        return (starts - begin, entries, values[begin:end], rows), weights
 
     @property
     def nonzeros(self) -> int:
@@ -400,11 +400,11 @@ class DualAscent:
 
     def certificate(self) -> Certificate:
         """See protocols/certificate.py. O(width + entries retained) time; memory for a block."""
-        found, values = self._certified()
+        certificate, values = self._certified()
         if math.isfinite(values):
-            return found
+            return certificate
         # A row's loss overflows. The kernel's sum of gaps leaves such a row out.
-        return replace(found, primal=math.inf, gap=math.inf, relative_gap=math.inf)
+        return replace(certificate, primal=math.inf, gap=math.inf, relative_gap=math.inf)
 
     def _certified(self) -> tuple[Certificate, float]:
         """The certificate from the sums of the kernel, and the sum of the losses."""
@@ -440,7 +440,7 @@ class DualAscent:
         else:
             dual = -float(floats[CONJUGATE]) / delta - r_dual
             primal = dual + gap
-        found = Certificate(
+        certificate = Certificate(
             primal,
             dual,
             gap,
@@ -449,7 +449,7 @@ class DualAscent:
             1.0 if sliding else min(1.0, share / delta),
             not sliding,
         )
-        return found, values
+        return certificate, values
 
     @property
     def retained(self) -> int:
@@ -477,9 +477,9 @@ class DualAscent:
 
     def take_duals(self, fingerprints: Floats, duals: Floats, share: float) -> int:
         """See Refittable. O(width + entries retained)."""
-        held = (self._ring, self._w, self._floats, self._ints)
+        arrays = (self._ring, self._w, self._floats, self._ints)
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = take_in(fingerprints[0], duals[0], share, *held)
+            rows = take_in(fingerprints[0], duals[0], share, *arrays)
             if rows:
                 self._begin_average()
             numbers = (self._floats[:LOSS], self._w, self._weights())

@@ -37,7 +37,7 @@ from dualstream.solvers.online.forgetting_windows import DUAL, LABEL, WEIGHT, Ri
 _Words = npt.NDArray[np.uint64]
 
 
-def prints_of(ring: Ring, first: int, last: int) -> Floats:
+def fingerprints_of(ring: Ring, first: int, last: int) -> Floats:
     """(last - first,): fingerprints, whole numbers below 2^53; equal rows have equal fingerprints.
 
     Of entries, label and weight, not of the dual variable. O(entries).
@@ -70,22 +70,22 @@ def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
     if now.shape[0] == 0:
         return 0
     scratch[0] = 0
-    held = 0
+    length = 0
     for i in range(1, now.shape[0]):
-        while held > 0 and now[i] != now[held]:
-            held = scratch[held - 1]
-        if now[i] == now[held]:
-            held += 1
-        scratch[i] = held
-    held = 0
+        while length > 0 and now[i] != now[length]:
+            length = scratch[length - 1]
+        if now[i] == now[length]:
+            length += 1
+        scratch[i] = length
+    length = 0
     for i in range(then.shape[0]):
-        if held == now.shape[0]:
-            held = scratch[held - 1]
-        while held > 0 and then[i] != now[held]:
-            held = scratch[held - 1]
-        if then[i] == now[held]:
-            held += 1
-    return held
+        if length == now.shape[0]:
+            length = scratch[length - 1]
+        while length > 0 and then[i] != now[length]:
+            length = scratch[length - 1]
+        if then[i] == now[length]:
+            length += 1
+    return length
 
 
 def take_in(
@@ -99,15 +99,15 @@ def take_in(
     changes. The caller must check that the results are finite. O(width + entries retained).
     """
     first, last = first_that_counts(k), int(k[LAST])
-    now = prints_of(ring, first, last)
+    now = fingerprints_of(ring, first, last)
     count = int(overlap(fingerprints, now, np.empty(max(1, len(now)), np.int64)))
     if count == 0:
         return 0
     is_whole = all_is_retained(ring, w, f, k)
     u = np.zeros(len(w))
     _, conjugate, _, _ = sum_of(ring, f, u, first, last)
-    held, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
-    held[:] = new if share == 1.0 else held + share * (new - held)
+    duals_now, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
+    duals_now[:] = new if share == 1.0 else duals_now + share * (new - duals_now)
     if is_whole:
         recompute_sums(ring, w, f, k)
     else:

@@ -22,21 +22,21 @@ _MARKS_BELOW = 0x10000
 @cache
 def letters() -> Indices:
     """letters (LETTERS,) int32: see solvers/rows/text/flat/words.py."""
-    found = np.zeros(LETTERS, np.int32)
+    table = np.zeros(LETTERS, np.int32)
     characters = [chr(code) for code in range(LETTERS)]
     for code, lower in enumerate([one.lower() for one in characters]):
         if len(lower) != 1 or characters[code] == _FINAL_FORM:
-            found[code] = -1
+            table[code] = -1
     for word in re.finditer(
-        r"\w", "".join(one.lower() for one in characters if found[ord(one)] == 0)
+        r"\w", "".join(one.lower() for one in characters if table[ord(one)] == 0)
     ):
-        found[ord(word.group())] = ord(word.group())
+        table[ord(word.group())] = ord(word.group())
     for code in range(_MARKS_BELOW):
         if category(characters[code]) in ("Mn", "Mc"):
-            found[code] = code + MARK
+            table[code] = code + MARK
     for code, one in enumerate(characters):
         lower = one.lower()
-        if lower != one and found[code] >= 0:
-            found[code] = found[ord(lower)] if is_normalized("NFC", lower) else -1
-    found.flags.writeable = False
-    return found
+        if lower != one and table[code] >= 0:
+            table[code] = table[ord(lower)] if is_normalized("NFC", lower) else -1
+    table.flags.writeable = False
+    return table

@@ -68,8 +68,8 @@ class ColumnPlan:
         self._roles.pop(None, None)
         self._ignored = Ignored(columns["ignore"], self._types)
         self._unknown: str = columns["unknown"]
-        own = (*self._types, *self._roles)
-        self._has_explicit = not any(name == "x" or name.startswith("x.") for name in own)
+        declared = (*self._types, *self._roles)
+        self._has_explicit = not any(name == "x" or name.startswith("x.") for name in declared)
         self._lock = threading.Lock()
         self._used = len(layout.CONSTANTS)
         self.texts: Bytes = np.zeros(_TEXTS, np.uint8)
@@ -201,17 +201,17 @@ class ColumnPlan:
             return [name]
         if kind != layout.TIME:
             return []
-        found: list[str] = []
+        nodes: list[str] = []
         for part in parts_of(self._types[name]):
             full = f"{name}.{part}"
             is_one = part in ("weekday", "age")
-            found += [full] if is_one else [f"{full}.sin", f"{full}.cos"]
-        return found
+            nodes += [full] if is_one else [f"{full}.sin", f"{full}.cos"]
+        return nodes
 
     def _option(self, kind: int, name: str) -> int:
         if kind == layout.WORDS:
-            given = self._types[name]
-            return 2 * int(given["ngrams"]) + int(given["weights"] == "presence")
+            option = self._types[name]
+            return 2 * int(option["ngrams"]) + int(option["weights"] == "presence")
         if kind == layout.TIME:
             parts = parts_of(self._types[name])
             return sum(_PARTS[part] << 3 * at for at, part in enumerate(parts))

@@ -84,14 +84,16 @@ class ColumnReader:
         self._indicator: bool = columns["missing_indicator"]
         self._missing = _Missing(columns["missing"])
         own_values = own_missing(self._types).items()
-        self._own_missing = {n: _Missing([*columns["missing"], *own]) for n, own in own_values}
+        self._own_missing = {
+            n: _Missing([*columns["missing"], *declared]) for n, declared in own_values
+        }
         self._crosses = _by_first(crossed_columns(columns, crosses))
         self._crossed = {name for some in self._crosses.values() for one in some for name in one}
         self._handlers: dict[str, _Handler | None] = {}
         """What reads a column; None for an ignored one."""
-        own = (*self._types, *self._roles)
+        declared = (*self._types, *self._roles)
         self._has_explicit = "x" not in self._ignored and not any(
-            name == "x" or name.startswith("x.") for name in own
+            name == "x" or name.startswith("x.") for name in declared
         )
 
     @property
@@ -130,28 +132,28 @@ class ColumnReader:
 
     def _beside_x(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Label, weight and id of a row in explicit form, under their own names or the column's."""
-        known = {"y": "label", "weight": "weight", "id": "id"} | self._roles
-        others = [name for name in row if name not in known and name != "x"]
+        roles = {"y": "label", "weight": "weight", "id": "id"} | self._roles
+        others = [name for name in row if name not in roles and name != "x"]
         if others:
             reason = (
                 f"has the object `x` and the column {quoted(others[0])}: put all columns in `x`"
             )
             raise BadColumn("x", f"the row {reason}, or declare columns `x.NAME`")
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in row.items():
             if name != "x":
-                _add_role(found, known[name], value)
-        return found
+                _add_role(fields, roles[name], value)
+        return fields
 
-    def _id(self, given: Any) -> str | int:
-        if isinstance(given, str):
-            return whole(given)
-        if isinstance(given, int) and not isinstance(given, bool):
-            return given
-        if isinstance(given, float) and given.is_integer() and abs(given) < EXACT:
-            return int(given)
+    def _id(self, value: Any) -> str | int:
+        if isinstance(value, str):
+            return whole(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
+            return int(value)
         name = self.id or "id"
-        raise BadColumn(name, f"the id must be a text or a whole number, got {quoted(given)}")
+        raise BadColumn(name, f"the id must be a text or a whole number, got {quoted(value)}")
 
     def _read(self, row: Mapping[str, Any]) -> "_Row":
         read = _Row(self)
@@ -264,8 +266,8 @@ class ColumnReader:
         elif name in self._ignored or self._unknown == "ignore":
             handler = None
         elif self._unknown == "refuse":
-            known = ", ".join(self.declared[:20])
-            raise BadColumn(name, f"there is no column {quoted(name)}; the columns are {known}")
+            names = ", ".join(self.declared[:20])
+            raise BadColumn(name, f"there is no column {quoted(name)}; the columns are {names}")
         else:
             handler = _add_inferred
         if len(self._handlers) >= _MAX_HANDLERS:
@@ -383,9 +385,9 @@ def _add_number(row: _Row, name: str, value: Any) -> None:
 
 
 def _add_boolean(row: _Row, name: str, value: Any) -> None:
-    found = as_boolean(name, value)
-    row.put(name, name, found)
-    row.note(name, ["true" if found else "false"])
+    flag = as_boolean(name, value)
+    row.put(name, name, flag)
+    row.note(name, ["true" if flag else "false"])
 
 
 def _add_category(row: _Row, name: str, value: Any) -> None:
@@ -398,8 +400,8 @@ def _add_category(row: _Row, name: str, value: Any) -> None:
 
 
 def _add_set(row: _Row, name: str, values: list[Any]) -> None:
-    given = [one for one in values if not row.reader.is_missing(name, one)]
-    texts = list(dict.fromkeys(as_category(name, one) for one in given))
+    present = [one for one in values if not row.reader.is_missing(name, one)]
+    texts = list(dict.fromkeys(as_category(name, one) for one in present))
     check_features(name, texts)
     for text in texts:
         row.put_category(name, name, text)
@@ -436,12 +438,12 @@ def _add_inferred(row: _Row, name: str, value: Any) -> None:
     if isinstance(value, list):
         _add_set(row, name, value)
         return
-    found = inferred(name, value)
+    feature = inferred(name, value)
     if name in row.features:
         raise _twice(name, name)
-    row.features[name] = found
+    row.features[name] = feature
     if row.reader.is_crossed(name):
-        row.note(name, [as_category(name, found)])
+        row.note(name, [as_category(name, feature)])
 
 
 _HANDLERS: Mapping[str, _Handler | None] = {
@@ -467,8 +469,8 @@ def _add_role(roles: dict[str, Any], role: str, value: Any) -> None:
 
 def missing_numbers(missing: Sequence[str | float | None]) -> list[float]:
     """Numbers that stand for a missing value, also those that are given as texts."""
-    found = [_number_in(one) if isinstance(one, str) else one for one in missing]
-    return [float(one) for one in found if one is not None]
+    numbers = [_number_in(one) if isinstance(one, str) else one for one in missing]
+    return [float(one) for one in numbers if one is not None]
 
 
 def _number_in(text: str) -> float | None:
@@ -481,10 +483,10 @@ def _number_in(text: str) -> float | None:
 
 def _by_first(crosses: list[tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
     """Crosses by their first column."""
-    found: dict[str, list[tuple[str, ...]]] = {}
+    by_first: dict[str, list[tuple[str, ...]]] = {}
     for names in crosses:
-        found.setdefault(names[0], []).append(names)
-    return found
+        by_first.setdefault(names[0], []).append(names)
+    return by_first
 
 
 def _escaped(text: str) -> str:

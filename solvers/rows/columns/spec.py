@@ -57,27 +57,27 @@ def read_columns(spec: Mapping[str, Any]) -> Spec | None:
     """
     if spec.get("columns") is None:
         return None
-    given = read_object(spec["columns"], "/columns", _FIELDS, "null or an object")
-    types, ignored = _read_types(given.get("types", {})), _read_ignored(given.get("ignore", []))
-    label = _read_name(given, "label", "y")
+    fields = read_object(spec["columns"], "/columns", _FIELDS, "null or an object")
+    types, ignored = _read_types(fields.get("types", {})), _read_ignored(fields.get("ignore", []))
+    label = _read_name(fields, "label", "y")
     others = {
-        role: _read_name(given, role, role if _is_free(role, types, ignored, label) else None)
+        role: _read_name(fields, role, role if _is_free(role, types, ignored, label) else None)
         for role in ("id", "weight")
     }
-    own: Spec = {
+    columns: Spec = {
         "label": label,
         **others,
         "ignore": ignored,
         "types": types,
-        "missing": _read_missing(given.get("missing", ["", "NaN", None]), "/columns/missing"),
-        "missing_indicator": given.get("missing_indicator", False),
-        "unknown": _under(read_choice, given, "unknown", "infer", UNKNOWN),
+        "missing": _read_missing(fields.get("missing", ["", "NaN", None]), "/columns/missing"),
+        "missing_indicator": fields.get("missing_indicator", False),
+        "unknown": _under(read_choice, fields, "unknown", "infer", UNKNOWN),
     }
-    if not isinstance(own["missing_indicator"], bool):
+    if not isinstance(columns["missing_indicator"], bool):
         field = "/columns/missing_indicator"
-        raise InvalidSpec(field, own["missing_indicator"], "true or false")
-    _check_roles(own)
-    return own
+        raise InvalidSpec(field, columns["missing_indicator"], "true or false")
+    _check_roles(columns)
+    return columns
 
 
 def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
@@ -85,17 +85,17 @@ def read_crosses(spec: Mapping[str, Any], columns: Spec | None) -> list[Any]:
 
     Raises InvalidSpec.
     """
-    given = spec.get("crosses")
-    if given is None:
+    field_value = spec.get("crosses")
+    if field_value is None:
         return []
     if columns is None:
         raise InvalidSpec(
-            "/crosses", given, "left out, or given with `columns`, which make rows flat"
+            "/crosses", field_value, "left out, or given with `columns`, which make rows flat"
         )
-    if not isinstance(given, list | tuple) or len(given) > MAX_CROSSES:
-        raise InvalidSpec("/crosses", given, _CROSSES)
+    if not isinstance(field_value, list | tuple) or len(field_value) > MAX_CROSSES:
+        raise InvalidSpec("/crosses", field_value, _CROSSES)
     crosses: list[Any] = []
-    for at, one in enumerate(given):
+    for at, one in enumerate(field_value):
         field = f"/crosses/{at}"
         if one == "*":
             pairs = math.comb(len(_categories(columns["types"])), 2)
@@ -123,11 +123,11 @@ def _categories(types: Mapping[str, Any]) -> list[str]:
 def crossed_columns(columns: Mapping[str, Any], crosses: list[Any]) -> list[tuple[str, ...]]:
     """All crosses as tuples of columns, `*` written out, each set of columns once."""
     categories = _categories(columns["types"])
-    found: dict[frozenset[str], tuple[str, ...]] = {}
+    crossed: dict[frozenset[str], tuple[str, ...]] = {}
     for one in crosses:
         for names in combinations(categories, 2) if one == "*" else [tuple(one)]:
-            found.setdefault(frozenset(names), names)
-    return list(found.values())
+            crossed.setdefault(frozenset(names), names)
+    return list(crossed.values())
 
 
 def name_of(kind: str | Mapping[str, Any]) -> str:
@@ -183,9 +183,9 @@ def _expression(pattern: str) -> str:
     return first + "".join(f"(?>.*?{one})" for one in middle if one) + ".*" + last
 
 
-def _under(read: Any, given: Spec, name: str, *options: Any) -> Any:
+def _under(read: Any, fields: Spec, name: str, *options: Any) -> Any:
     try:
-        return read(given, name, *options)
+        return read(fields, name, *options)
     except InvalidSpec as error:
         raise error.under("/columns") from None
 
@@ -196,8 +196,8 @@ def _checked_name(name: Any, field: str) -> str:
     return nfc(name)
 
 
-def _read_name(given: Spec, role: str, default: str | None) -> str | None:
-    name = given.get(role, default)
+def _read_name(fields: Spec, role: str, default: str | None) -> str | None:
+    name = fields.get(role, default)
     if name is None and role != "label":
         return None
     return _checked_name(name, f"/columns/{role}")
@@ -208,19 +208,19 @@ def _is_free(name: str, types: Spec, ignored: list[str], label: str | None) -> b
     return name not in types and name != label and name not in Ignored(ignored, types)
 
 
-def _read_ignored(given: Any) -> list[str]:
-    if not isinstance(given, list | tuple) or len(given) > MAX_COLUMNS:
+def _read_ignored(names: Any) -> list[str]:
+    if not isinstance(names, list | tuple) or len(names) > MAX_COLUMNS:
         allowed = f"a list of at most {MAX_COLUMNS} columns; `*` stands for any characters"
-        raise InvalidSpec("/columns/ignore", given, allowed)
-    return [_checked_name(name, f"/columns/ignore/{at}") for at, name in enumerate(given)]
+        raise InvalidSpec("/columns/ignore", names, allowed)
+    return [_checked_name(name, f"/columns/ignore/{at}") for at, name in enumerate(names)]
 
 
-def _read_types(given: Any) -> dict[str, str | Spec]:
-    if not isinstance(given, Mapping) or len(given) > MAX_COLUMNS:
+def _read_types(types_field: Any) -> dict[str, str | Spec]:
+    if not isinstance(types_field, Mapping) or len(types_field) > MAX_COLUMNS:
         allowed = f"an object of at most {MAX_COLUMNS} columns and their types"
-        raise InvalidSpec("/columns/types", given, allowed)
+        raise InvalidSpec("/columns/types", types_field, allowed)
     types: dict[str, str | Spec] = {}
-    for given_name, kind in given.items():
+    for given_name, kind in types_field.items():
         name = _checked_name(given_name, "/columns/types")
         if name in types:
             raise InvalidSpec(_pointer(name), kind, "one type for each column")
@@ -249,45 +249,45 @@ def _read_type(name: str, kind: Any) -> str | Spec:
     return short_form(read)
 
 
-def _read_missing(given: Any, field: str) -> list[str | float | None]:
+def _read_missing(values: Any, field: str) -> list[str | float | None]:
     allowed = f"a list of at most {MAX_MISSING} texts, numbers and null"
-    if not isinstance(given, list | tuple) or len(given) > MAX_MISSING:
-        raise InvalidSpec(field, given, allowed)
-    found: list[str | float | None] = []
-    for at, one in enumerate(given):
+    if not isinstance(values, list | tuple) or len(values) > MAX_MISSING:
+        raise InvalidSpec(field, values, allowed)
+    missing: list[str | float | None] = []
+    for at, one in enumerate(values):
         is_number = isinstance(one, int | float) and not isinstance(one, bool)
         if is_number and not -EXACT <= one <= EXACT:
             raise InvalidSpec(f"{field}/{at}", one, "a number within 2^53, or a text")
         if not is_number and one is not None and not isinstance(one, str):
             raise InvalidSpec(f"{field}/{at}", one, "a text, a number or null")
         value = nfc(one) if isinstance(one, str) else one
-        if value not in found:
-            found.append(value)
-    return found
+        if value not in missing:
+            missing.append(value)
+    return missing
 
 
-def _check_roles(own: Spec) -> None:
+def _check_roles(columns: Spec) -> None:
     """Raise InvalidSpec for a column with two roles, or a role that is ignored or has a type."""
     owners: dict[str, str] = {}
-    ignored, dropped = Ignored(own["ignore"], {}), Ignored(own["ignore"], own["types"])
+    ignored, dropped = Ignored(columns["ignore"], {}), Ignored(columns["ignore"], columns["types"])
     for role in _ROLES:
-        name = own[role]
+        name = columns[role]
         if name is None:
             continue
         field = f"/columns/{role}"
         if name in owners:
             raise InvalidSpec(field, name, f"another column than `{owners[name]}`")
         owners[name] = role
-        if name in own["types"]:
+        if name in columns["types"]:
             allowed = f"left out: the column is the {role}"
-            raise InvalidSpec(_pointer(name), own["types"][name], allowed)
+            raise InvalidSpec(_pointer(name), columns["types"][name], allowed)
         if name in dropped:
             raise InvalidSpec(field, name, "a column that is not ignored")
-    for name, kind in own["types"].items():
+    for name, kind in columns["types"].items():
         owner, _, part = name.rpartition(".")
         if name in ignored or (owner and owner in dropped):
             raise InvalidSpec(_pointer(name), kind, "left out: this column is ignored")
-        if part in parts_of(own["types"].get(owner, "")):
+        if part in parts_of(columns["types"].get(owner, "")):
             raise InvalidSpec(_pointer(name), kind, f"left out: it is a part of the time `{owner}`")
 
 

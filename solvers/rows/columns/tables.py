@@ -81,8 +81,8 @@ def in_microseconds(table: Any) -> Any:
 
 def _names_of(names: Iterable[Any]) -> list[str]:
     """Names of columns as texts. Raises ValueError if two are equal."""
-    found = list(map(str, names))
-    if len(set(found)) < len(found):
-        twice = next(name for name in found if found.count(name) > 1)
+    columns = list(map(str, names))
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
         raise ValueError(f"two columns have the name {twice!r:.80}; rename one")
-    return found
+    return columns

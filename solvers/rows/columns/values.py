@@ -111,10 +111,10 @@ def inferred(name: str, value: Any) -> float | int | bool | str:
         if value[:1] not in _MAY_BE_NUMBER:
             return value if value.isascii() else nfc(value)
         try:
-            found = value_of(value)
+            result = value_of(value)
         except BadValue as bad:
             raise BadColumn(name, f"column {quoted(name)}: {bad}") from None
-        return as_category(name, found) if isinstance(found, str) else found
+        return as_category(name, result) if isinstance(result, str) else result
     if isinstance(value, bool | int | float):
         return value
     raise _unfit(name, value, "a number, a text, a boolean or a list of these")

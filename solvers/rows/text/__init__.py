@@ -49,7 +49,7 @@ from dualstream.solvers.rows.text.tokens import (
     NUMBERS,
     PLACES,
     POWERS_OF_TEN,
-    add_places,
+    add_indices,
     label_slot,
     slot_of,
 )
@@ -70,7 +70,7 @@ __all__ = [
     "NUMBERS",
     "PLACES",
     "POWERS_OF_TEN",
-    "PlaceTable",
+    "IndexTable",
     "STOPPED",
     "WEIGHT",
     "WEIGHT_COLUMN",
@@ -88,22 +88,22 @@ __all__ = [
 ]
 
 
-class PlaceTable:
+class IndexTable:
     """A set of indices that kernels can look up."""
 
     def __init__(self) -> None:
         self.slots: Indices = np.zeros(2, np.int32)
         self._count = 0
 
-    def add(self, places: Collection[int]) -> None:
+    def add(self, indices: Collection[int]) -> None:
         """Add these indices. A concurrent reader of `slots` sees some of them."""
-        new = np.array(sorted(places), np.int64)
+        new = np.array(sorted(indices), np.int64)
         self._count += len(new)
         if 2 * self._count > len(self.slots):
-            held = ~self.slots[self.slots != 0].astype(np.int64)
+            used = ~self.slots[self.slots != 0].astype(np.int64)
             slots = np.zeros(1 << (4 * self._count).bit_length(), np.int32)
-            add_places(slots, held)
-            add_places(slots, new)
+            add_indices(slots, used)
+            add_indices(slots, new)
             self.slots = slots
         else:
-            add_places(self.slots, new)
+            add_indices(self.slots, new)

@@ -189,7 +189,7 @@ def read_record(
     header: Bytes,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -249,8 +249,8 @@ def read_record(
                 x = 0.0
             if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
                 return -1
-            place = column_places[column]
-            is_new = stores_names and journalled[slot_of(journalled, place)] == 0 and x != 0.0
+            index = column_places[column]
+            is_new = stores_names and journalled[slot_of(journalled, index)] == 0 and x != 0.0
             if form == _TEXT or is_new:
                 length = 0
                 for q in range(header_ends[column], header_ends[column + 1]):
@@ -262,12 +262,12 @@ def read_record(
                     for q in range(start, end):
                         buffer[length] = text[q]
                         length += 1
-                    place = hash_bytes(buffer, length) & (-dim - 1)
+                    index = hash_bytes(buffer, length) & (-dim - 1)
                 if stores_names and not store_name(
-                    journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+                    journalled, seen, index, buffer, length, name_indices, name_ends, names, counts
                 ):
                     return -1
-            indices[nnz] = place
+            indices[nnz] = index
             values[nnz] = x
             nnz += 1
         column += 1
@@ -311,12 +311,12 @@ def read_records(
     values: Floats,
     labels: Floats,
     weights: Floats,
-    places: Ints,
+    row_indices: Ints,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -334,7 +334,7 @@ def read_records(
 
     The other arguments are those of `read_samples`.
     """
-    p, line, place, row = at[0], at[1], at[2], at[3]
+    p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before = counts[0]
     stopped = 0
     while p < text.shape[0]:
@@ -352,23 +352,23 @@ def read_records(
             text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names, powers,
             indices, values, labels, weights, row, indptr[row],
             kinds, column_places, header_ends, header,
-            journalled, seen, name_places, name_ends, names, counts,
+            journalled, seen, name_indices, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer,
         )  # fmt: skip
         end = -1
         if p >= 0:
-            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, held)
+            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, spare_values)
         if end < 0:
             p = start
             stopped = 1
-            drop_names(seen, name_places, counts, names_before)
+            drop_names(seen, name_indices, counts, names_before)
             break
         names_before = counts[0]
         indptr[row + 1] = end
-        places[row] = place
+        row_indices[row] = row_index
         row += 1
-        place += 1
+        row_index += 1
         line += 1
         p += 1
-    at[0], at[1], at[2], at[3] = p, line, place, row
+    at[0], at[1], at[2], at[3] = p, line, row_index, row
     return stopped

@@ -194,7 +194,7 @@ def read_indexed(
     while True:
         if text[p] != 34:
             return -1
-        place, p = read_index(text, p + 1, dim)
+        index, p = read_index(text, p + 1, dim)
         if p < 0:
             return -1
         p = skip_space(text, p + 1)
@@ -209,7 +209,7 @@ def read_indexed(
             x, p = number(text, p, powers)
         if p < 0:
             return -1
-        indices[nnz] = place
+        indices[nnz] = index
         values[nnz] = x
         nnz += 1
         p = skip_space(text, p)
@@ -229,18 +229,18 @@ def place_of(
     stores_names: bool,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
 ) -> int:
     """The index of the name in the buffer, which is stored if it is new; -1: no room."""
-    place = hash_bytes(buffer, length) & mask
+    index = hash_bytes(buffer, length) & mask
     if stores_names and not store_name(
-        journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+        journalled, seen, index, buffer, length, name_indices, name_ends, names, counts
     ):
         return -1
-    return place
+    return index
 
 
 @kernel(
@@ -263,7 +263,7 @@ def read_named(
     nnz: int,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -293,30 +293,30 @@ def read_named(
         x = 1.0
         if text[p] == 34:
             start = p + 1
-            place = slot = -1
+            index = slot = -1
             size, a, b, c = short_text(text, start, ascii_only)
             if size < SHORT:
                 p = start + size
                 if text[p] != 34:
                     return -1
                 slot = text_slot(step, size, a, b, c, memo)
-                place = find_text(step, size, a, b, c, slot, memo)
+                index = find_text(step, size, a, b, c, slot, memo)
             else:
                 p, _ = string_end(text, start, ascii_only)
                 if p < 0:
                     return -1
-            if place < 0:
+            if index < 0:
                 length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
                 buffer[length] = 61
                 length = copy_bytes(text, start, p, buffer, length + 1)
-                place = place_of(
+                index = place_of(
                     buffer, length, -dim - 1, stores_names,
-                    journalled, seen, name_places, name_ends, names, counts,
+                    journalled, seen, name_indices, name_ends, names, counts,
                 )  # fmt: skip
-                if place < 0:
+                if index < 0:
                     return -1
                 if slot >= 0 and step < LAST_STEP:
-                    store_text(step, size, a, b, c, slot, place, memo)
+                    store_text(step, size, a, b, c, slot, index, memo)
             p += 1
         else:
             if text[p] == 116 or text[p] == 102:
@@ -326,20 +326,20 @@ def read_named(
                 x, p = number(text, p, powers)
             if p < 0:
                 return -1
-            place = memo[at + PLACE]
-            if place < _UNKNOWN and x == 0.0:
-                place = _UNNAMED - place
-            elif place < 0:
+            index = memo[at + PLACE]
+            if index < _UNKNOWN and x == 0.0:
+                index = _UNNAMED - index
+            elif index < 0:
                 length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
-                place = place_of(
+                index = place_of(
                     buffer, length, -dim - 1, stores_names and x != 0.0,
-                    journalled, seen, name_places, name_ends, names, counts,
+                    journalled, seen, name_indices, name_ends, names, counts,
                 )  # fmt: skip
-                if place < 0:
+                if index < 0:
                     return -1
-                memo[at + PLACE] = place if x != 0.0 else _UNNAMED - place
+                memo[at + PLACE] = index if x != 0.0 else _UNNAMED - index
                 memo[CHANGES] += 1
-        indices[nnz] = place
+        indices[nnz] = index
         values[nnz] = x
         nnz += 1
         p = skip_space(text, p)
@@ -363,21 +363,21 @@ def read_list(
     counts: Ints,
 ) -> int:
     """The numbers of the list of length dim whose bracket is at p, like `read_object`."""
-    place = 0
+    index = 0
     while True:
         p = skip_space(text, p + 1)
         x, p = number(text, p, powers)
-        if p < 0 or place >= dim:
+        if p < 0 or index >= dim:
             return -1
         if x != 0.0:
-            indices[nnz] = place
+            indices[nnz] = index
             values[nnz] = x
             nnz += 1
-        place += 1
+        index += 1
         p = skip_space(text, p)
         if text[p] == 93:
             counts[1] = nnz
-            return p + 1 if place == dim else -1
+            return p + 1 if index == dim else -1
         if text[p] != 44:
             return -1
 
@@ -428,10 +428,10 @@ def read_x(
     values: Floats,
     row: int,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -446,7 +446,7 @@ def read_x(
         else:
             p = read_named(
                 text, p, ascii_only, dim, stores_names, powers, indices, values, nnz,
-                journalled, seen, name_places, name_ends, names, counts, buffer, memo,
+                journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
     elif text[p] == 91 and dim >= 0:
         p = read_list(text, p, dim, powers, indices, values, nnz, counts)
@@ -454,7 +454,7 @@ def read_x(
         return -1
     if p < 0:
         return -1
-    end = finish_row(indices, values, nnz, counts[1], dim < 0, spare, held)
+    end = finish_row(indices, values, nnz, counts[1], dim < 0, spare, spare_values)
     if end < 0:
         return -1
     indptr[row + 1] = end
@@ -534,10 +534,10 @@ def read_sample(
     weights: Floats,
     row: int,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -579,7 +579,8 @@ def read_sample(
             has_x = True
             p = read_x(
                 text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
-                spare, held, journalled, seen, name_places, name_ends, names, counts, buffer, memo,
+                spare, spare_values, journalled, seen, name_indices, name_ends, names, counts,
+                buffer, memo,
             )  # fmt: skip
         elif field == 121 and not has_y:
             has_y = True
@@ -626,12 +627,12 @@ def read_samples(
     values: Floats,
     labels: Floats,
     weights: Floats,
-    places: Ints,
+    row_indices: Ints,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -650,12 +651,12 @@ def read_samples(
     ascii_only                  only ASCII is known to be valid UTF-8
     separator                   LINE_FEED or COMMA: whether samples are in lines or in a list
     dim                         width of rows by index; for hashed features, -(2^bits)
-    places  (rows,) int64       the index of each row among the samples
+    row_indices  (rows,) int64       the index of each row among the samples
     at      (4,) int64          byte, line feeds before it, samples, rows: where to resume
     counts  (4,) int64          see `store_name`, `read_object` and `read_sample`
     buffer  (2 LONGEST_NAME + 1,) uint8     for the current name
     """
-    p, line, place, row = at[0], at[1], at[2], at[3]
+    p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before, changes = counts[0], memo[CHANGES]
     result = ENDED
     while p < text.shape[0]:
@@ -668,26 +669,26 @@ def read_samples(
         counts[2] = counts[3] = 0
         p = read_sample(
             text, p, ascii_only, dim, label_kind, stores_names, powers,
-            indptr, indices, values, labels, weights, row, spare, held,
-            journalled, seen, name_places, name_ends, names, counts,
+            indptr, indices, values, labels, weights, row, spare, spare_values,
+            journalled, seen, name_indices, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer, memo,
         )  # fmt: skip
         is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
         if p < 0 or (text[p] != separator and not is_last):
             p = start
             result = STOPPED
-            drop_names(seen, name_places, counts, names_before)
+            drop_names(seen, name_indices, counts, names_before)
             forget_since(memo, changes)
             break
         names_before, changes = counts[0], memo[CHANGES]
-        places[row] = place
+        row_indices[row] = row_index
         row += 1
-        place += 1
+        row_index += 1
         line += separator == LINE_FEED
         p += 1
         if is_last:
             break
-    at[0], at[1], at[2], at[3] = p, line, place, row
+    at[0], at[1], at[2], at[3] = p, line, row_index, row
     return result
 
 
@@ -713,10 +714,10 @@ def read_column(
     labels: Floats,
     weights: Floats,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -741,7 +742,8 @@ def read_column(
         if column == X:
             p = read_x(
                 text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
-                spare, held, journalled, seen, name_places, name_ends, names, counts, buffer, memo,
+                spare, spare_values, journalled, seen, name_indices, name_ends, names, counts,
+                buffer, memo,
             )  # fmt: skip
         elif column == Y:
             p = read_y(
@@ -753,7 +755,7 @@ def read_column(
         if p >= 0:
             p = skip_space(text, p)
         if p < 0 or (text[p] != COMMA and text[p] != BRACKET):
-            drop_names(seen, name_places, counts, names_before)
+            drop_names(seen, name_indices, counts, names_before)
             forget_since(memo, changes)
             at[0], at[3] = start, row
             return STOPPED

@@ -98,28 +98,28 @@ def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     indices = np.empty(most_entries, np.int32)
     values = np.empty(most_entries)
     labels = np.empty(most_rows)
-    places = np.empty((most_rows, 4), np.int64)
+    row_table = np.empty((most_rows, 4), np.int64)
     slow = np.empty((most_rows + most_entries, 3), np.int64)
     bad = np.empty((most_rows, 5), np.int64)
     counts = np.zeros(5, np.int64)
     parse_lines(
         np.frombuffer(text, np.uint8), dim, labelled, POWERS_OF_TEN,
         indptr, indices, values, labels,
-        places.reshape(-1), slow.reshape(-1), bad.reshape(-1), counts,
+        row_table.reshape(-1), slow.reshape(-1), bad.reshape(-1), counts,
     )  # fmt: skip
     n, nnz, n_slow, n_bad, n_untidy = counts.tolist()
-    for place, start, end in slow[:n_slow].tolist():
-        column, at = (values, place) if place >= 0 else (labels, -place - 1)
+    for entry, start, end in slow[:n_slow].tolist():
+        column, at = (values, entry) if entry >= 0 else (labels, -entry - 1)
         column[at] = float(text[start:end])
     return Columns(
         indptr[: n + 1],
         indices[:nnz],
         values[:nnz],
         labels[:n],
-        places[:n, 2:],
-        places[:n, 0],
-        places[:n, 1],
-        [_bad_line(text, dim, *found) for found in bad[:n_bad].tolist()],
+        row_table[:n, 2:],
+        row_table[:n, 0],
+        row_table[:n, 1],
+        [_bad_line(text, dim, *line) for line in bad[:n_bad].tolist()],
         n_untidy == 0,
     )
 
@@ -300,7 +300,7 @@ def parse_lines(
     indices: Indices,
     values: Floats,
     labels: Floats,
-    places: Ints,
+    row_table: Ints,
     slow: Ints,
     bad: Ints,
     counts: Ints,
@@ -312,7 +312,7 @@ def parse_lines(
     indptr   (rows + 1,) int64    indptr[0] = 0
     indices, values (colons,)     0-based, in the order of the line
     labels   (rows,)     float64  NaN if the label is not a number
-    places   (rows * 4,) int64    row among non-blank lines, line number, begin and end of the label
+    row_table    (rows * 4,) int64   row among non-blank lines, line number, begin and end of label
     slow     (k * 3,)    int64    entry (or -1 - row for its label), begin and end: for float()
     bad      (rows * 5,) int64    row, line, code, begin and end of the token
     counts   (5,)        int64    rows, entries, slow ones, bad ones; rows that may not be tidy
@@ -335,8 +335,8 @@ def parse_lines(
         while _KIND[text[end]] == _TOKEN:
             has_colon = has_colon or text[end] == 58
             end += 1
-        places[4 * good + 2] = p
-        places[4 * good + 3] = p if has_colon else end
+        row_table[4 * good + 2] = p
+        row_table[4 * good + 3] = p if has_colon else end
         labels[good] = np.nan
         if labelled and has_colon:
             code = _NO_LABEL
@@ -387,8 +387,8 @@ def parse_lines(
             nnz += 1
 
         if code == 0:
-            places[4 * good] = row
-            places[4 * good + 1] = line
+            row_table[4 * good] = row
+            row_table[4 * good + 1] = line
             good += 1
             indptr[good] = nnz
             n_untidy += not is_tidy

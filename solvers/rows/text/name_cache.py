@@ -52,7 +52,7 @@ _QUOTES, _SLASHES, _SPACES = 0x22 * _ONES, 0x5C * _ONES, 0x20 * _ONES
 _FACTOR, _SECOND, _THIRD = 0x2545F4914F6CDD1D, 0x1B873593CC9E2D51, 0x369DEA0F31A53F85
 
 
-def _word_at(typing: Any, text: Any, place: Any) -> Any:
+def _word_at(typing: Any, text: Any, offset: Any) -> Any:
     """Eight bytes of a text as one number, little-endian."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -66,9 +66,9 @@ def _word_at(typing: Any, text: Any, place: Any) -> Any:
     return i8(text, i8), generate
 
 
-def _plain_word_at(text: Bytes, place: int) -> Any:
-    assert 0 <= place <= len(text) - 8
-    return np.frombuffer(text[place : place + 8].tobytes(), "<i8")[0]
+def _plain_word_at(text: Bytes, offset: int) -> Any:
+    assert 0 <= offset <= len(text) - 8
+    return np.frombuffer(text[offset : offset + 8].tobytes(), "<i8")[0]
 
 
 def _trailing_zeros(typing: Any, word: Any) -> Any:
@@ -97,10 +97,10 @@ def first_stop(word: int, ascii_only: bool) -> int:
     the first one are correct; higher bits may be wrong.
     """
     quotes, slashes = word ^ _QUOTES, word ^ _SLASHES
-    found = (quotes - _ONES) & ~quotes | (slashes - _ONES) & ~slashes | (word - _SPACES) & ~word
+    stops = (quotes - _ONES) & ~quotes | (slashes - _ONES) & ~slashes | (word - _SPACES) & ~word
     if ascii_only:
-        found |= word
-    return int(trailing_zeros(found & _HIGH_BITS) >> 3)
+        stops |= word
+    return int(trailing_zeros(stops & _HIGH_BITS) >> 3)
 
 
 @kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1), inline=True)
@@ -269,12 +269,12 @@ def find_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Int
 
 @kernel(void(i8, i8, i8, i8, i8, i8, i8, I8), inner=True)
 def store_text(
-    step: int, size: int, a: int, b: int, c: int, slot: int, place: int, memo: Ints
+    step: int, size: int, a: int, b: int, c: int, slot: int, index: int, memo: Ints
 ) -> None:
     """Cache the index of a text, replacing another one."""
     memo[slot + _WHICH] = step << 16 | size
     memo[slot + 1], memo[slot + 2], memo[slot + 3] = a, b, c
-    memo[slot + _TEXT_PLACE] = place
+    memo[slot + _TEXT_PLACE] = index
     memo[CHANGES] += 1
 
 

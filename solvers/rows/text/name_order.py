@@ -19,13 +19,13 @@ def order_by_entries(
         slot = slot_of(table, indices[name])
         table[slot] = ~indices[name]
         numbers[slot] = name + 1
-    found = 0
+    count = 0
     for entry in range(entries.shape[0]):
-        if found == indices.shape[0]:
+        if count == indices.shape[0]:
             break
         slot = slot_of(table, entries[entry])
         if numbers[slot] > 0:
-            order[found] = numbers[slot] - 1
+            order[count] = numbers[slot] - 1
             numbers[slot] = 0
-            found += 1
-    return found
+            count += 1
+    return count

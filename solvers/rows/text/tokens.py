@@ -181,34 +181,34 @@ def hash_bytes(text: Bytes, length: int) -> int:
 
 
 @kernel(i8(RO_I4, i8))
-def slot_of(table: Indices, place: int) -> int:
-    """Slot of `place` in an open-addressing table, or its free slot.
+def slot_of(table: Indices, index: int) -> int:
+    """Slot of `index` in an open-addressing table, or its free slot.
 
     table (2^k,) int32, never full. A slot has the value ~place, an empty one 0, so zeroed memory is
     an empty table.
     """
     last = table.shape[0] - 1
-    slot: Any = (np.int64(place) * 0x9E3779B1 >> 7) & last
-    while table[slot] != 0 and table[slot] != ~place:
+    slot: Any = (np.int64(index) * 0x9E3779B1 >> 7) & last
+    while table[slot] != 0 and table[slot] != ~index:
         slot = (slot + 1) & last
     return int(slot)
 
 
 @kernel(void(I4, RO_I8))
-def add_places(table: Indices, places: Ints) -> None:
+def add_indices(table: Indices, indices: Ints) -> None:
     """Insert these indices into an open-addressing table."""
-    for i in range(places.shape[0]):
-        table[slot_of(table, places[i])] = ~places[i]
+    for i in range(indices.shape[0]):
+        table[slot_of(table, indices[i])] = ~indices[i]
 
 
 @kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8), inner=True)
 def store_name(
     journalled: Indices,
     seen: Indices,
-    place: int,
+    index: int,
     name: Bytes,
     length: int,
-    places: Indices,
+    indices: Indices,
     ends: Ints,
     text: Bytes,
     count: Ints,
@@ -221,30 +221,30 @@ def store_name(
     places, ends (n,), text (bytes,)      the stored names; name i ends at ends[i + 1]
     count  (1,)   int64   their number
     """
-    if journalled[slot_of(journalled, place)] != 0:
+    if journalled[slot_of(journalled, index)] != 0:
         return True
-    slot = slot_of(seen, place)
+    slot = slot_of(seen, index)
     if seen[slot] != 0:
         return True
     n = count[0]
     start = ends[n]
-    if n >= places.shape[0] or start + length > text.shape[0]:
+    if n >= indices.shape[0] or start + length > text.shape[0]:
         return False
-    seen[slot] = ~place
+    seen[slot] = ~index
     for i in range(length):
         text[start + i] = name[i]
-    places[n] = place
+    indices[n] = index
     ends[n + 1] = start + length
     count[0] = n + 1
     return True
 
 
 @kernel(void(I4, I4, I8, i8), inner=True)
-def drop_names(seen: Indices, places: Indices, count: Ints, kept: int) -> None:
+def drop_names(seen: Indices, indices: Indices, count: Ints, kept: int) -> None:
     """Remove the last stored names, all except the first `kept`."""
     while count[0] > kept:
         count[0] -= 1
-        seen[slot_of(seen, places[count[0]])] = 0
+        seen[slot_of(seen, indices[count[0]])] = 0
 
 
 @kernel(i8(RO_U1, i8, i8, RO_I4, RO_I8, RO_U1))
@@ -274,46 +274,46 @@ def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, la
 
 @kernel(void(I4, F8, i8, i8, I4, F8), inner=True)
 def sort_by_rank(
-    indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
+    indices: Indices, values: Floats, start: int, end: int, spare: Indices, spare_values: Floats
 ) -> None:
     """Like `sort_stably`, for up to 64 entries, by computing the rank of each.
 
     Branch-free and vectorized counting. Cost O(k^2).
-    held  (k,)   as long as the row and 15 more
+    spare_values  (k,)   as long as the row and 15 more
     """
     n = end - start
     padded = (n + 15) // 16 * 16
     for p in range(n):
-        held[p] = 64.0 * indices[start + p] + p  # exact, and no two are equal
+        spare_values[p] = 64.0 * indices[start + p] + p  # exact, and no two are equal
     for p in range(n, padded):
-        held[p] = np.inf
+        spare_values[p] = np.inf
     for p in range(n):
-        x = held[p]
+        x = spare_values[p]
         rank = 0
         for q in range(padded):
-            rank += 1 if held[q] < x else 0
+            rank += 1 if spare_values[q] < x else 0
         spare[rank] = p
     for p in range(n):
-        indices[start + p] = int(held[spare[p]]) >> 6
+        indices[start + p] = int(spare_values[spare[p]]) >> 6
     for p in range(n):
-        held[p] = values[start + p]
+        spare_values[p] = values[start + p]
     for p in range(n):
-        values[start + p] = held[spare[p]]
+        values[start + p] = spare_values[spare[p]]
 
 
 @kernel(void(I4, F8, i8, i8, I4, F8))
 def sort_stably(
-    indices: Indices, values: Floats, start: int, end: int, spare: Indices, held: Floats
+    indices: Indices, values: Floats, start: int, end: int, spare: Indices, spare_values: Floats
 ) -> None:
     """Sort entries `start` to `end` of a row by index, in place, stable.
 
-    spare, held (k,)   scratch, at least as long as the row. Cost O(k log k).
+    spare, spare_values (k,)   scratch, at least as long as the row. Cost O(k log k).
     """
     run = 32
     for first in range(start, end, run):
         stop = min(first + run, end)
-        if stop - first > _MAX_INSERTION_SORT and held.shape[0] >= run:
-            sort_by_rank(indices, values, first, stop, spare, held)
+        if stop - first > _MAX_INSERTION_SORT and spare_values.shape[0] >= run:
+            sort_by_rank(indices, values, first, stop, spare, spare_values)
             continue
         for p in range(first + 1, stop):
             j, x = indices[p], values[p]
@@ -328,14 +328,14 @@ def sort_stably(
             if indices[middle - 1] <= indices[middle]:
                 continue
             for p in range(first, middle):
-                spare[p - first], held[p - first] = indices[p], values[p]
+                spare[p - first], spare_values[p - first] = indices[p], values[p]
             left, right, p = 0, middle, first
             while left < run:
                 if right < last and indices[right] < spare[left]:
                     indices[p], values[p] = indices[right], values[right]
                     right += 1
                 else:
-                    indices[p], values[p] = spare[left], held[left]
+                    indices[p], values[p] = spare[left], spare_values[left]
                     left += 1
                 p += 1
         run *= 2
@@ -343,7 +343,13 @@ def sort_stably(
 
 @kernel(i8(I4, F8, i8, i8, b1, I4, F8), inner=True)
 def finish_row(
-    indices: Indices, values: Floats, start: int, end: int, sums: bool, spare: Indices, held: Floats
+    indices: Indices,
+    values: Floats,
+    start: int,
+    end: int,
+    sums: bool,
+    spare: Indices,
+    spare_values: Floats,
 ) -> int:
     """Finish a row of entries in their order of appearance; return where it ends, -1 if it is
     invalid.
@@ -364,7 +370,7 @@ def finish_row(
     if is_sorted and is_tidy:
         return end
     if not is_sorted:
-        sort_stably(indices, values, start, end, spare, held)
+        sort_stably(indices, values, start, end, spare, spare_values)
     written = start
     p = start
     while p < end:

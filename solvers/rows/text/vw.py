@@ -165,7 +165,7 @@ def read_features(
     nnz: int,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -213,16 +213,16 @@ def read_features(
         if dim >= 0:
             if prefix > 0 or p - start > 10 or text[start] == 48:
                 return -1
-            place = 0
+            index = 0
             for q in range(start, p):
                 if not 0 <= digit(text[q]) <= 9:
                     return -1
-                place = place * 10 + digit(text[q])
-            place -= 1
-            if place >= dim:
+                index = index * 10 + digit(text[q])
+            index -= 1
+            if index >= dim:
                 return -1
         else:
-            place = hash_bytes(buffer, length) & (-dim - 1)
+            index = hash_bytes(buffer, length) & (-dim - 1)
         x = 1.0
         if text[p] == _COLON:
             x, p = json_number(text, p + 1, powers)
@@ -235,11 +235,11 @@ def read_features(
             stores_names
             and x * scale != 0.0
             and not store_name(
-                journalled, seen, place, buffer, length, name_places, name_ends, names, counts
+                journalled, seen, index, buffer, length, name_indices, name_ends, names, counts
             )
         ):
             return -1
-        indices[nnz] = place
+        indices[nnz] = index
         values[nnz] = x * scale
         nnz += 1
 
@@ -264,12 +264,12 @@ def read_examples(
     values: Floats,
     labels: Floats,
     weights: Floats,
-    places: Ints,
+    row_indices: Ints,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -283,7 +283,7 @@ def read_examples(
 
     The arguments are those of `read_samples`.
     """
-    p, line, place, row = at[0], at[1], at[2], at[3]
+    p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before = counts[0]
     stopped = 0
     while p < text.shape[0]:
@@ -301,22 +301,22 @@ def read_examples(
         if p >= 0:
             p = read_features(
                 text, p, ascii_only, dim, stores_names, powers, indices, values, indptr[row],
-                journalled, seen, name_places, name_ends, names, counts, buffer,
+                journalled, seen, name_indices, name_ends, names, counts, buffer,
             )  # fmt: skip
         end = -1
         if p >= 0 and (dim >= 0 or counts[1] - indptr[row] <= MAX_ROW_NAMES):
-            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, held)
+            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, spare_values)
         if end < 0:
             p = start
             stopped = 1
-            drop_names(seen, name_places, counts, names_before)
+            drop_names(seen, name_indices, counts, names_before)
             break
         names_before = counts[0]
         indptr[row + 1] = end
-        places[row] = place
+        row_indices[row] = row_index
         row += 1
-        place += 1
+        row_index += 1
         line += 1
         p += 1
-    at[0], at[1], at[2], at[3] = p, line, place, row
+    at[0], at[1], at[2], at[3] = p, line, row_index, row
     return stopped

@@ -17,7 +17,7 @@ from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
-from dualstream.solvers.rows.class_names import class_places
+from dualstream.solvers.rows.class_names import class_indices
 from dualstream.solvers.rows.hashing import hash_names
 from tests.service.conftest import assert_problem
 from tests.service.support import bits, lose_last_entry
@@ -201,7 +201,7 @@ def test_classes_are_met_on_the_way(serve, store):
     assert client.put("/models/m", json=CLASSES).status_code == 201
     rows = rows_of_classes(120)
     learner = make_learner(resolve_spec(CLASSES))
-    labels, classes = class_places(
+    labels, classes = class_indices(
         [json.dumps(2 if y == 2.0 and y is not True else y) for _, y in rows]
     )
     batch = Batch.from_dense([x for x, _ in rows]).with_labels(labels, classes)

@@ -159,7 +159,8 @@ def test_reading_a_table_does_not_import_pandas():
         "y": [1, 0, 1],
     }
     reads = (
-        "import json, sys; from dualstream.solvers import hash_names, resolve_spec;"
+        "import json, sys; from dualstream.solvers import resolve_spec;"
+        "from dualstream.solvers.rows.hashing import hash_names;"
         "from dualstream.service.codecs import RowSchema, parse_body;"
         "schema = RowSchema(resolve_spec(json.loads(sys.argv[1])));"
         "parsed = parse_body(schema, sys.argv[2], sys.stdin.buffer.read(), labelled=True);"

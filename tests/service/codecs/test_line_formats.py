@@ -16,7 +16,7 @@ from dualstream.service.codecs.vw import ExampleReader
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.rows.hashing import hash_names
-from dualstream.solvers.rows.text import PlaceTable
+from dualstream.solvers.rows.text import IndexTable
 from dualstream.solvers.rows.text.tokens import hash_bytes, sort_stably
 from tests.fuzzing import examples
 from tests.service.codecs.line_strategies import (
@@ -214,7 +214,7 @@ def test_rows_are_sorted_stably(keys):
 
 
 def test_a_table_of_places_holds_what_it_was_given():
-    table, kept = PlaceTable(), set()
+    table, kept = IndexTable(), set()
     for first in range(0, 3000, 97):
         new = {(first * 7919 + k * k) % (2**28) for k in range(97)} - kept
         table.add(new)

@@ -4,7 +4,7 @@ import numpy as np
 
 from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.export import FORMATS, Source, source_of as export_source_of
-from dualstream.solvers.rows.class_names import class_places
+from dualstream.solvers.rows.class_names import class_indices
 
 DIM = 12
 INDEXED = {"kind": "indexed", "dim": DIM}
@@ -39,7 +39,7 @@ def trained(spec: dict, n: int = 400, dim: int = DIM):
     target = x[:, 0] - 0.3 * x[:, 1] + x[:, 3] + noise + 1.5
     if spec.get("task") == "multiclass":
         names = [f'"{name}"' for name in np.digitize(target, [-0.5, 0.5])]
-        labels, classes = class_places(names)
+        labels, classes = class_indices(names)
         learner.learn(batch_of(x, labels, classes))
     elif spec.get("task") == "regression":
         learner.learn(batch_of(x, 10.0 + 3.0 * target))

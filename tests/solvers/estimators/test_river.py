@@ -15,7 +15,7 @@ from dualstream.solvers.estimators.river import (
     PortfolioClassifier,
     PortfolioRegressor,
 )
-from dualstream.solvers.rows.hashing import NamePlaces, hash_row
+from dualstream.solvers.rows.hashing import NameIndices, hash_row
 
 ALGORITHMS = ("dual_ascent", "dc", "rda")
 MODELS = {f"binary, {name}": DualstreamClassifier(name) for name in ALGORITHMS} | {
@@ -88,7 +88,7 @@ def test_features_are_those_of_hashing():
     model = DualstreamClassifier("rda", bits=12, spec={"norm": "row"})
     model.learn_one({"age": 39, "city": "Oslo", "member": True, 7: 2}, True)
     features = {"age": 39, "city": "Oslo", "member": True, "7": 2}
-    indices, values = hash_row(features, NamePlaces(12))
+    indices, values = hash_row(features, NameIndices(12))
     learner = make_learner(
         {"algorithm": "rda", "norm": "row", "features": {"kind": "hashed", "bits": 12}}
     )
@@ -118,7 +118,7 @@ def test_a_portfolio_is_the_learner_of_hashed_rows(name):
     task = name.split(",")[0]
     model = MODELS[name].clone()
     learner = make_learner({"algorithm": "portfolio", "task": task, "features": "hashed"})
-    positions = NamePlaces(18)
+    positions = NameIndices(18)
     for x, y in zip(ROWS, LABELS[task], strict=True):
         features = {str(feature): value for feature, value in x.items()}
         indices, values = hash_row(features, positions)

@@ -11,7 +11,7 @@ from dualstream.solvers.offline.refit_methods import refit_methods
 from dualstream.solvers.protocols.learner import under
 from dualstream.solvers.protocols.unlearner import why_not_unlearn
 from dualstream.solvers.refit.refit import begin_refit, enter_refit, problems_of
-from dualstream.solvers.rows.hashing import NamePlaces, hash_row
+from dualstream.solvers.rows.hashing import NameIndices, hash_row
 from tests.solvers.staging import batch_of, rows_of
 from tests.solvers.support import as_bytes
 
@@ -19,7 +19,7 @@ BITS = 8
 FEATURES = {"kind": "hashed", "bits": BITS}
 AGED = {"kind": "time", "parts": ["age"]}
 COLUMNS = {"types": {"at": AGED, "seen.at": AGED, "born": "time"}}
-PLACES = NamePlaces(BITS)
+PLACES = NameIndices(BITS)
 AT, SEEN, SPIKE = (PLACES[name] for name in ("at.age", "seen.at.age", "spike"))
 SPECS = {
     "sgd": {"algorithm": "sgd"},

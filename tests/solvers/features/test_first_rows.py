@@ -9,7 +9,7 @@ import pytest
 from dualstream.solvers import Batch, CorruptState, dump, explain, make_learner, resolve_spec
 from dualstream.solvers.features.first_rows import ROWS, sound_rows
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.rows.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_indices, class_text
 from dualstream.solvers.spec.make_learner import _make_member
 
 N, DIM = (60, 5) if DISABLED else (3000, 5)
@@ -60,7 +60,7 @@ def rows_of(name, x, y, weights=None):
         return batch.with_labels(np.where(table()[1] > 5.0, 1.0, -1.0)[: len(y)])
     if task == "multiclass":
         texts = [class_text(int(z)) for z in np.clip(table()[1][: len(y)] / 6.0, -1.0, 2.0)]
-        return batch.with_labels(*class_places(texts))
+        return batch.with_labels(*class_indices(texts))
     return batch
 
 

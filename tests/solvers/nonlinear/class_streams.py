@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualstream.solvers import Batch
-from dualstream.solvers.rows.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_indices, class_text
 from tests.solvers.nonlinear.streams import learner_of
 
 
@@ -18,7 +18,7 @@ def clusters(n, classes, dim=3, seed=0, late=0, is_rounded=False, weights=None):
     x = centres[mine] + 0.3 * rng.normal(size=(n, dim))
     if is_rounded:
         x = np.round(x)
-    labels, names = class_places([class_text(int(k)) for k in mine % classes])
+    labels, names = class_indices([class_text(int(k)) for k in mine % classes])
     return Batch.from_dense(x, labels, weights).with_labels(labels, names), x
 
 

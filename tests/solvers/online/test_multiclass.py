@@ -11,7 +11,7 @@ from dualstream.solvers.online import class_model
 from dualstream.solvers.online.class_choice import LOG_LOSS_CAP
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
 from dualstream.solvers.online.multiclass import make_multiclass
-from dualstream.solvers.rows.class_names import class_label, class_places, class_text
+from dualstream.solvers.rows.class_names import class_indices, class_label, class_text
 from tests.solvers.support import as_bytes, class_rows, mixed_rows, outcome_bytes
 
 SPECS = {
@@ -257,7 +257,7 @@ def test_a_class_is_its_json_text(label, text):
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=9))
 def test_labels_are_places_among_the_classes(names):
-    labels, classes = class_places(names)
+    labels, classes = class_indices(names)
     assert [classes[int(k)] for k in labels] == names
     assert list(classes) == list(dict.fromkeys(names))
 

@@ -9,7 +9,7 @@ from dualstream.solvers import dump, make_learner, make_progressive, resolve_spe
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.class_names import class_places, class_text
+from dualstream.solvers.rows.class_names import class_indices, class_text
 from tests.solvers.support import as_bytes
 
 SIDE, CLASSES = 8, 10
@@ -32,7 +32,7 @@ def digits(n=N, seed=0, late=None):
         kinds[:late] %= CLASSES - 1
     noise = rng.normal(0.0, 5.0, (n, SIDE * SIDE))
     x = np.clip(np.round(shapes[kinds] + noise), 0.0, 16.0)
-    positions, classes = class_places([class_text(int(kind)) for kind in kinds])
+    positions, classes = class_indices([class_text(int(kind)) for kind in kinds])
     return Batch.from_dense(x, positions).with_labels(positions, classes)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dualstream.solvers import Batch, InvalidRow
-from dualstream.solvers.rows.hashing import NamePlaces, hash_names, hash_row
+from dualstream.solvers.rows.hashing import NameIndices, hash_names, hash_row
 
 # Seed 0, as published with several implementations of Appleby's reference code.
 KNOWN = {
@@ -46,20 +46,20 @@ def test_published_hashes_are_met():
 def test_any_names_hash_as_the_reference_does(names, bits):
     expected = [murmur3(name.encode("utf-8", "surrogatepass")) % 2**bits for name in names]
     assert hash_names(names, bits).tolist() == expected
-    positions = NamePlaces(bits, remembered=3)
+    positions = NameIndices(bits, remembered=3)
     assert [positions[name] for name in names] == expected
     assert len(positions) <= 3
 
 
 def test_a_row_of_names_holds_numbers_strings_and_bools():
-    positions = NamePlaces(18)
+    positions = NameIndices(18)
     x = {"age": 39, "city": "Oslo", "member": True, "gone": False, "zero": -0.0}
     row = {positions["age"]: 39.0, positions["city=Oslo"]: 1.0, positions["member"]: 1.0}
     assert hash_row(x, positions) == (sorted(row), [row[position] for position in sorted(row)])
 
 
 def test_names_at_one_place_are_added_in_their_order():
-    positions = NamePlaces(1)
+    positions = NameIndices(1)
     same = [name for name in map(str, range(50)) if positions[name] == 0][:3]
     numbers = dict(zip(same, (1e16, 1.0, -1e16), strict=True))
     assert hash_row(numbers, positions) == ([], [])

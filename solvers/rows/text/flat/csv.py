@@ -159,12 +159,12 @@ def read_flat_records(
     values: Floats,
     labels: Floats,
     weights: Floats,
-    places: Ints,
+    row_indices: Ints,
     spare: Indices,
-    held: Floats,
+    spare_values: Floats,
     journalled: Indices,
     seen: Indices,
-    name_places: Indices,
+    name_indices: Indices,
     name_ends: Ints,
     names: Bytes,
     counts: Ints,
@@ -190,12 +190,12 @@ def read_flat_records(
     """
     fields = Out(
         plan, texts, missing_numbers, powers, mask, stores_names, indices, values,
-        journalled, seen, name_places, name_ends, names, counts, buffer, memo,
+        journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
         scratch, notes, noted, spans, letters,
         label_kind, labels, weights, label_slots, label_ends, label_text,
     )  # fmt: skip
     out = reference_to(fields)
-    p, line, place, row = at[0], at[1], at[2], at[3]
+    p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before, changes = counts[0], memo[CHANGES]
     result = 0
     while p < text.shape[0]:
@@ -228,21 +228,21 @@ def read_flat_records(
             end = put_rest(end, out)
             p = p if end >= 0 else end
         if p >= 0:
-            end = finish_row(indices, values, indptr[row], end, True, spare, held)
+            end = finish_row(indices, values, indptr[row], end, True, spare, spare_values)
             end = end if end - indptr[row] <= max_nonzeros else NOT_MINE
         if p < 0 or end < 0:
             result = p if p < 0 else NOT_MINE
             p = start
-            drop_names(seen, name_places, counts, names_before)
+            drop_names(seen, name_indices, counts, names_before)
             forget_since(memo, changes)
             break
         names_before, changes = counts[0], memo[CHANGES]
         indptr[row + 1] = end
-        places[row] = place
+        row_indices[row] = row_index
         id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
         row += 1
-        place += 1
+        row_index += 1
         line += 1
         p += 1
-    at[0], at[1], at[2], at[3] = p, line, place, row
+    at[0], at[1], at[2], at[3] = p, line, row_index, row
     return result

@@ -11,7 +11,7 @@ _CONTROLS = 32
 @kernel(i8(RO_U1, i8), inner=True)
 def hex_at(text: Bytes, p: int) -> int:
     """The number of four hexadecimal digits at p, or -1."""
-    found = 0
+    number = 0
     for k in range(4):
         c = int(text[p + k])
         d = digit(text[p + k])
@@ -19,8 +19,8 @@ def hex_at(text: Bytes, p: int) -> int:
             d = (c | 32) - 87
         elif not 0 <= d <= 9:
             return -1
-        found = found << 4 | d
-    return found
+        number = number << 4 | d
+    return number
 
 
 @kernel(b1(i8))

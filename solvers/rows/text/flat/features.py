@@ -69,7 +69,7 @@ def store_named(node: int, out: Out) -> int:
     out.memo[CHANGES] += 1
     return store_name(
         out.journalled, out.seen, out.plan[at + INDEX], out.buffer, length,
-        out.name_places, out.name_ends, out.names, out.counts,
+        out.name_indices, out.name_ends, out.names, out.counts,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def new_index(node: int, sign: int, text: Bytes, start: int, end: int, out: Out)
     index = hash_bytes(out.buffer, length) & out.mask
     if out.stores_names and not store_name(
         out.journalled, out.seen, index, out.buffer, length,
-        out.name_places, out.name_ends, out.names, out.counts,
+        out.name_indices, out.name_ends, out.names, out.counts,
     ):  # fmt: skip
         return NOT_MINE
     return index

@@ -113,7 +113,7 @@ class Out(NamedTuple):
     values: Floats
     journalled: Indices
     seen: Indices
-    name_places: Indices
+    name_indices: Indices
     name_ends: Ints
     names: Bytes
     counts: Ints

@@ -41,9 +41,9 @@ def set_weight(x: float, row: int, out: Out) -> bool:
 @kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
 def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
     """As `set_weight`, of text[start:end]."""
-    found = is_missing_text(0, text, start, end, out)
-    if found != 0:
-        return found > 0
+    is_missing = is_missing_text(0, text, start, end, out)
+    if is_missing != 0:
+        return is_missing > 0
     x, q = json_number(text, start, out.powers)
     return q == end and text[start] != 45 and set_weight(x, row, out)
 
@@ -92,9 +92,9 @@ def set_label_text(text: Bytes, start: int, end: int, row: int, out: Out) -> boo
 @kernel(b1(RO_U1, i8, i8, OUT), inner=True)
 def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
     """Note text[start:end] as the id of the row, unless it stands for a missing value."""
-    found = is_missing_text(0, text, start, end, out)
-    if found != 0:
-        return found > 0
+    is_missing = is_missing_text(0, text, start, end, out)
+    if is_missing != 0:
+        return is_missing > 0
     if not 1 <= end - start <= _LONGEST_ID:
         return False
     for p in range(start, end):

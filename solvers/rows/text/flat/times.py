@@ -61,13 +61,13 @@ def days_of(year: int, month: int, day: int) -> int:
 @kernel(i8(RO_U1, i8, i8), inner=True)
 def digits_at(text: Bytes, p: int, count: int) -> int:
     """The number of `count` digits at p, or -1."""
-    found = 0
+    number = 0
     for k in range(count):
         d = digit(text[p + k])
         if not 0 <= d <= 9:
             return -1
-        found = found * 10 + d
-    return found
+        number = number * 10 + d
+    return number
 
 
 @kernel(i8(RO_U1, i8, i8), inner=True)

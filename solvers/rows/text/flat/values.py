@@ -256,8 +256,8 @@ def put_text_of_other(node: int, text: Bytes, start: int, end: int, nnz: int, ou
     if kind == TIME:
         return put_text_as_time(node, text, start, end, nnz, out)
     if kind == BOOLEAN:
-        found = boolean_of(text, start, end)
-        return NOT_MINE if found < 0 else put_boolean(node, found == 1, nnz, out)
+        boolean = boolean_of(text, start, end)
+        return NOT_MINE if boolean < 0 else put_boolean(node, boolean == 1, nnz, out)
     if kind == CATEGORY:
         form, x = category_of(text, start, end, out)
         if form == UNCERTAIN:
@@ -330,10 +330,10 @@ def put_keyed(
             x, q = json_number(text, start, out.powers)
             if q == end and out.plan[at + CROSS] == 0:
                 return put_named(node, x, nnz, out)
-    found = is_missing_text(node, text, start, end, out)
-    if found < 0:
+    is_missing = is_missing_text(node, text, start, end, out)
+    if is_missing < 0:
         return NOT_MINE
-    if found:
+    if is_missing:
         if slot >= 0:
             store_text(node, size, a, b, c, slot, MISSING, out.memo)
         return put_missing(node, nnz, out)

@@ -135,9 +135,9 @@ def split_words(text: Bytes, start: int, end: int, letters: Indices, out: Out) -
 
 
 @kernel(b1(i8, i8, i8, OUT), inline=True)
-def is_span(found: int, start: int, length: int, out: Out) -> bool:
+def is_span(count: int, start: int, length: int, out: Out) -> bool:
     """Is a feature found before of the words scratch[start:start + length]?"""
-    at = FOUND_AT + 3 * found
+    at = FOUND_AT + 3 * count
     if out.spans[at + 1] != length:
         return False
     first = out.spans[at]
@@ -165,7 +165,7 @@ def put_words(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) 
     while slots < 2 * ngrams * count:
         slots *= 2
     end_of_table = TABLE_AT + slots
-    found = 0
+    n_words = 0
     result = nnz
     for run in range(ngrams):
         for word in range(count - run):
@@ -187,14 +187,14 @@ def put_words(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) 
                 if counts:
                     out.values[nnz + spans[slot] - 1] += 1.0
                 continue
-            entry = FOUND_AT + 3 * found
+            entry = FOUND_AT + 3 * n_words
             spans[entry], spans[entry + 1], spans[entry + 2] = first, last - first, slot
-            out.indices[nnz + found] = index
-            out.values[nnz + found] = 1.0
-            found += 1
-            spans[slot] = found
+            out.indices[nnz + n_words] = index
+            out.values[nnz + n_words] = 1.0
+            n_words += 1
+            spans[slot] = n_words
         if result < 0:
             break
-    for entry in range(found):
+    for entry in range(n_words):
         spans[spans[FOUND_AT + 3 * entry + 2]] = 0
-    return result if result < 0 else nnz + found
+    return result if result < 0 else nnz + n_words
