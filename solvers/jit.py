@@ -14,14 +14,16 @@ import functools
 import gc
 import hashlib
 import logging
+import math
 import os
 import pickle
 import sys
 import threading
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 # SVML's exp has other bits than the C library's.
@@ -35,6 +37,8 @@ from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder
 from numba.core.cpu import CPUTargetOptions
+from numba.core.dispatcher import Dispatcher
+from numba.core.extending import _Intrinsic
 from numba.core.options import TargetOptions
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
@@ -71,35 +75,6 @@ RO_F8 = types.Array(f8, 1, "C", readonly=True)
 # numba passes this flag of its own to LLVM, but does not offer it for CPU kernels.
 _options: Any = TargetOptions
 CPUTargetOptions.noalias = _options.Mapping("noalias")
-
-SHARED_KERNELS = (
-    "features/column_table.py",
-    "losses/loss_steps.py",
-    "nonlinear/boosted_kernels.py",
-    "nonlinear/dense_columns.py",
-    "nonlinear/hashed_numbers.py",
-    "nonlinear/net_kernels.py",
-    "nonlinear/softmax.py",
-    "nonlinear/standardise.py",
-    "online/lazy_average.py",
-    "portfolio/logistic_roots.py",
-    "portfolio/stack_kernels.py",
-    "portfolio/weighting_kernels.py",
-    "rows/scalar.py",
-    "rows/text/csv.py",
-    "rows/text/flat/escapes.py",
-    "rows/text/flat/features.py",
-    "rows/text/flat/plan.py",
-    "rows/text/flat/reference.py",
-    "rows/text/flat/roles.py",
-    "rows/text/flat/times.py",
-    "rows/text/flat/values.py",
-    "rows/text/flat/words.py",
-    "rows/text/json.py",
-    "rows/text/name_cache.py",
-    "rows/text/tokens.py",
-)
-"""Files whose kernels may be called from kernels of other files."""
 
 # The features of the x86-64-v3 level that decide whether this machine has it.
 _V3_FEATURES = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
@@ -140,15 +115,8 @@ def _cache_root() -> Path:
 
 
 def _cache_dir() -> Path | None:
-    """Cache directory, named by a digest of what the key of a kernel lacks; None without a home.
-
-    The key covers the kernel's own file, but not the functions that it calls in other files, nor
-    the compile options. So the digest covers those files, this one and bounds checking.
-    """
-    stamp = hashlib.sha256()
-    stamp.update(Path(__file__).read_bytes())
-    for shared in SHARED_KERNELS:
-        stamp.update((Path(__file__).parent / shared).read_bytes())
+    """Cache directory, named by a digest of what all kernels depend on; None without a home."""
+    stamp = hashlib.sha256(Path(__file__).read_bytes())
     stamp.update(f"{sys.version} {numba.__version__} {_config.BOUNDSCHECK}".encode())
     try:
         return _cache_root() / stamp.hexdigest()[:16]
@@ -157,9 +125,46 @@ def _cache_dir() -> Path | None:
         return None
 
 
-@functools.cache
-def _digest_of_file(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _source_of(function: Callable[..., Any], signature: Any, options: object) -> str:
+    """Digest of all that the machine code of a kernel follows from; numba's key lacks most of it.
+
+    These are its code, signature and options, and the globals that it reads: constants by their
+    values, and kernels of any file by their own digests.
+    """
+    names, scope = function.__code__.co_names, function.__globals__
+    globals_ = {name: _content(scope[name], names) for name in names if name in scope}
+    fields = [getattr(one, "fields", ()) for one in signature.args]  # of named tuples
+    # A compiled kernel names the modules of those that it calls.
+    module, code = function.__module__, _content(function.__code__)
+    facts = module, code, str(signature), fields, globals_, options
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _content(value: Any, names: Iterable[str] = ()) -> object:
+    """What kernels can see of a global, or of a constant in their code; its repr is exact.
+
+    names   for a module: those that may be read of it
+    """
+    if isinstance(value, Dispatcher):
+        return value._cache.source  # type: ignore[attr-defined]
+    if isinstance(value, CodeType):
+        constants = [_content(one) for one in value.co_consts]
+        return value.co_code, value.co_names, value.co_varnames, constants
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, int | float | np.number):
+        return type(value), value
+    if isinstance(value, type):
+        return value, getattr(value, "_fields", ())
+    if isinstance(value, _Intrinsic):
+        return _content(value._defn.__code__)
+    if value in (math, np):
+        return value.__name__
+    if isinstance(value, ModuleType):
+        return {name: _content(getattr(value, name)) for name in names if hasattr(value, name)}
+    if value is None or isinstance(value, str | tuple):
+        return value
+    raise TypeError(f"the key of a cached kernel does not cover a {type(value)}")
 
 
 _ERRORS: list[Exception] = []
@@ -184,15 +189,15 @@ class _KernelCache(FunctionCache):
     digest is checked first.
     """
 
-    def __init__(self, function: Callable[..., Any], directory: Path) -> None:
+    def __init__(self, function: Callable[..., Any], source: str, directory: Path) -> None:
         self._py_func = function
+        self.source = source
         self._cache_path = str(directory)
 
     def _path(self, signature: Any, codegen: Any) -> Path:
         function: Any = self._py_func
-        source = _digest_of_file(function.__code__.co_filename)
         index_key: Any = self._index_key
-        key = f"{source} {index_key(signature, codegen)}"
+        key = f"{self.source} {index_key(signature, codegen)}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         name = f"{function.__module__}.{function.__qualname__}-{digest}"
         return Path(self._cache_path, name)
@@ -305,7 +310,7 @@ def kernel(
     unpacks each array, and no machine code of its own.
 
     A kernel receives preallocated arrays and updates them in place. It allocates nothing, raises
-    nothing and draws no random numbers. It may call kernels of its own file and of SHARED_KERNELS.
+    nothing and draws no random numbers. It may call kernels and read constants of any module.
     """
 
     is_inner = inline if inner is None else inner
@@ -328,7 +333,8 @@ def kernel(
             try:
                 compiled = jit(**options)(function)
                 if _CACHE_DIR is not None:
-                    compiled._cache = _KernelCache(function, _CACHE_DIR)
+                    source = _source_of(function, signature, (inline, apart, is_inner))
+                    compiled._cache = _KernelCache(function, source, _CACHE_DIR)
                 compiled.compile(signature)
                 compiled.disable_compile()
             finally:

@@ -1,9 +1,8 @@
 """Losses in kernels: value, slope, conjugate, and the exact dual step of one row in closed form.
 
-Kernels of other files may call these (SHARED_KERNELS in solvers/jit.py). A loss is six numbers, not
-code (see losses.py): `logistic` (1.0 or 0.0), `margin` (1.0 or 0.0), `eps`, `gamma`, `lo`, `hi`.
-With sgn = y and t = 1 for a margin loss, sgn = 1 and t = y for the others, and r = t - sgn z, every
-piecewise quadratic loss is
+A loss is six numbers, not code (see losses.py): `logistic` (1.0 or 0.0), `margin` (1.0 or 0.0),
+`eps`, `gamma`, `lo`, `hi`. With sgn = y and t = 1 for a margin loss, sgn = 1 and t = y for the
+others, and r = t - sgn z, every piecewise quadratic loss is
 
     Q(z; y)   = max over lo <= b <= hi of  b r - eps |b| - gamma b^2 / 2
     Q*(-tau)  = -t b + eps |b| + gamma b^2 / 2,   b = sgn tau

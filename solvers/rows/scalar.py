@@ -1,7 +1,4 @@
-"""Functions of numbers, and of the entries of a row; kernels of other files may call these.
-
-See SHARED_KERNELS in solvers/jit.py. Those of the losses are in loss_steps.py.
-"""
+"""Kernels of numbers, and of the entries of a row. Those of the losses are in loss_steps.py."""
 
 import math
 from typing import Any

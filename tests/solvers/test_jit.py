@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from dualstream import solvers
-from dualstream.solvers import Batch, make_learner, numeric_identity
-from dualstream.solvers.jit import DISABLED, SHARED_KERNELS, compiled_signatures
+from dualstream.solvers import Batch, jit, make_learner, numeric_identity
+from dualstream.solvers.jit import DISABLED, compiled_signatures
 from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.numeric_identity import APPLY_VERSION
 from dualstream.solvers.spec.make_learner import warm
@@ -92,31 +93,6 @@ def test_only_one_file_reads_the_environment():
         )
     ]
     assert readers == ["jit.py"]
-
-
-def is_kernel(node):
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    return any(isinstance(one, ast.Call) and one.func.id == "kernel" for one in decorators)
-
-
-def test_kernels_call_no_compiled_code_of_other_files_but_shared_ones():
-    """The cache key of a kernel covers its own file and the digest of the shared ones."""
-    kernels = {
-        node.name
-        for path in ROOT.rglob("*.py")
-        if path.relative_to(ROOT).as_posix() not in SHARED_KERNELS
-        for node in ast.parse(path.read_text()).body
-        if is_kernel(node)
-    }
-    for path in ROOT.rglob("*.py"):
-        body = ast.parse(path.read_text()).body
-        imported = {
-            alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names
-        }
-        for function in body:
-            if is_kernel(function):
-                names = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-                assert not names & imported & kernels, (path.name, function.name)
 
 
 def test_numeric_identity_names_version_cpu_and_library(imported):
@@ -273,6 +249,75 @@ def test_without_a_writable_cache_there_is_one_warning_and_it_works(one_kernel, 
     out, errors = python(one_kernel, DUALSTREAM_CACHE_DIR=str(tmp_path / "file" / "x"))
     assert out.startswith("3.0 ")
     assert errors.count("\n") == 1 and errors.startswith("the kernel cache failed")
+
+
+FILES = {
+    "shared": """
+from typing import NamedTuple
+from dualstream.solvers.jit import f8, kernel, types
+
+STEP, UNUSED = 2.0, 3.0
+
+class Pair(NamedTuple):
+    a: float
+    b: float
+
+@kernel(f8(f8), inner=True)
+def stepped(x):
+    return x + STEP
+""",
+    "online": """
+import shared
+from dualstream.solvers.jit import f8, kernel
+from shared import stepped
+
+@kernel(f8(f8))
+def twice(x):
+    return stepped(stepped(x))
+
+@kernel(f8(f8))
+def longer(x):
+    return x + shared.STEP
+""",
+    "nonlinear": """
+from dualstream.solvers.jit import f8, kernel, types
+from shared import Pair
+
+@kernel(f8(types.NamedTuple((f8, f8), Pair)))
+def of_pair(pair):
+    return pair.a
+
+@kernel(f8(f8))
+def half(x):
+    return 0.5 * x
+""",
+}
+
+
+@compiled_only
+def test_an_edit_leaves_cached_kernels_valid_that_do_not_depend_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(jit, "_CACHE_DIR", tmp_path)
+
+    def compiled(file="", old="", new=""):
+        """The kernels that the cache lacks after an edit of one file."""
+        monkeypatch.setattr(jit, "_KERNELS", [])
+        for name, source in FILES.items():
+            module = ModuleType(name)
+            monkeypatch.setitem(sys.modules, name, module)
+            exec(source.replace(old, new) if name == file else source, module.__dict__)
+        return {one.__name__ for one, _ in jit._KERNELS if one.stats.cache_misses}
+
+    assert compiled() == {"stepped", "twice", "longer", "of_pair", "half"}
+    assert compiled() == set()
+    assert compiled("shared", "UNUSED = 2.0, 3.0", "UNUSED = 2.0, 4.0  # unused") == set()
+    assert compiled("nonlinear", "0.5 * x", "0.25 * x") == {"half"}
+    stale = {"stepped", "twice", "longer"}
+    assert compiled("shared", "STEP, UNUSED = 2.0", "STEP, UNUSED = 2.5") == stale
+    assert compiled("shared", "x + STEP", "x - STEP") == {"stepped", "twice"}
+    assert compiled("shared", "f8(f8), inner", "f8(f8), apart=True, inner") == {"stepped", "twice"}
+    assert compiled("shared", "f8(f8), inner", "f8(types.int64), inner") == {"stepped", "twice"}
+    assert compiled("shared", "a: float\n    b", "b: float\n    a") == {"of_pair"}
+    assert compiled() == set()
 
 
 TWO_KERNELS = """
