@@ -51,16 +51,19 @@ from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.served_form import BalancedForm
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import balance, dense_value, prefetch, sparse_value
+from dualstream.solvers.rows.scalar import (
+    CACHED,
+    FIRST_DENSE_ROW,
+    balance,
+    dense_value,
+    prefetch,
+    sparse_value,
+)
 
 # Scalars of a stage: rows counted, dense columns, and the two of its specification.
 _T, _DENSE, _POWER = range(3)
 # Columns of `columns`.
 _COUNT, _MEAN, _M, _IS_DENSE = range(4)
-
-_FIRST_DENSE_ROW = 21
-# Numbers that fit into a first or second level cache.
-_CACHED = 32_768
 
 
 class Balanced:
@@ -218,7 +221,7 @@ def scale_rows(
     """
     n = indptr.shape[0] - 1
     moments = columns.shape[1] == 4
-    is_far = columns.shape[0] * columns.shape[1] > _CACHED
+    is_far = columns.shape[0] * columns.shape[1] > CACHED
     for i in range(start, n):
         begin, end = indptr[i], indptr[i + 1]
         if is_far and i + 1 < n:
@@ -238,7 +241,7 @@ def scale_rows(
                 other[p, 1] = columns[j, _M] + step * (x - mean)
 
         # Merge entries and dense columns by index.
-        settled = t >= _FIRST_DENSE_ROW
+        settled = t >= FIRST_DENSE_ROW
         changed = False
         p, q = begin, 0
         while p < end or q < n_dense:

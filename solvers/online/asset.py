@@ -32,7 +32,7 @@ A refit can replace g (`_take_weights`). Then D, an upper bound of the distance 
 replaces D_Z, and j restarts.
 
 g is stored as `scale` v, and the average as k (P v + z) / S with P v moved into z when `scale` is
-small: see dual_ascent/kernels.py for the reasons. |g|^2 is updated with each step and recomputed
+small: see averaged_table.py. |g|^2 is updated with each step and recomputed
 from time to time.
 """
 
@@ -64,11 +64,12 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
 from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import clip
+from dualstream.solvers.rows.scalar import SMALL_NORM, SMALL_STEP, clip
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
@@ -87,8 +88,6 @@ N_INTS = 8
 # Number of rows in the mean D_G^2, and the minimum of that mean.
 NORM_OF = 100
 _MIN_SQUARE = 1e-12
-_SMALL_STEP, _SMALL_NORM = 1e90, 1e180
-_INFINITY = math.inf
 
 
 class Asset(TableLearner):
@@ -162,7 +161,7 @@ class Asset(TableLearner):
             floats[B] = min(max(float(weights[-1]), -bound), bound)
             self._w[-1, 0] = 0.0
         square = square_of(self._w)
-        if not square < _INFINITY:
+        if not square < math.inf:
             raise RefitError("the weights are too large")
         if square > radius * radius:
             floats[SCALE] = radius / math.sqrt(square)
@@ -212,36 +211,9 @@ def score_rows(
 ) -> None:
     """Scores (n,) by the served weights, summed like in learn_rows."""
     fv, fz, b = served_factors(f, k)
-    averaged = k[AVERAGED] != 0
-    end_of_w = w.shape[0] - 1
     for i in range(scores.shape[0]):
-        dv = dz = 0.0
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            x, j = values[p], np.uint32(indices[p])
-            dv += x * w[j, 0]
-            if averaged:
-                dz += x * w[j, 1]
-        dv += f[BIAS] * w[end_of_w, 0]
-        if averaged:
-            dz += f[BIAS] * w[end_of_w, 1]
+        dv, dz, _ = table.row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
         scores[i] = fv * dv + fz * dz + b
-
-
-@kernel(void(F8_2D, f8, f8))
-def flush(w: Floats, p: float, scale: float) -> None:
-    """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
-    averaged = w.shape[1] == 2
-    for j in range(w.shape[0]):
-        if averaged:
-            w[j, 1] += p * w[j, 0]
-        w[j, 0] *= scale
-
-
-@kernel(void(F8_2D, f8), inner=True)
-def scale_average(w: Floats, k: float) -> None:
-    """z *= k: the same average with k = 1."""
-    for j in range(w.shape[0]):
-        w[j, 1] *= k
 
 
 @kernel(f8(RO_F8_2D))
@@ -292,7 +264,6 @@ def learn_rows(
         distance = f[DISTANCE]
     flush_below = 1e-3 if averaged else 1e-9
     fv, fz, served_b = served_factors(f, k)
-    end_of_w = w.shape[0] - 1
 
     for i in range(labels.shape[0]):
         begin, end = indptr[i], indptr[i + 1]
@@ -301,24 +272,14 @@ def learn_rows(
             y = -1.0
 
         # The score, by the served weights.
-        dv, dz, hh = 0.0, 0.0, 0.0
-        for p in range(np.uint64(begin), np.uint64(end)):
-            x, j = values[p], np.uint32(indices[p])
-            dv += x * w[j, 0]
-            if averaged:
-                dz += x * w[j, 1]
-            hh += x * x
-        dv += bias * w[end_of_w, 0]
-        if averaged:
-            dz += bias * w[end_of_w, 1]
-        hh += bias * bias
+        dv, dz, hh = table.row_products(indices, values, begin, end, w, bias)
         score = fv * dv + fz * dz + served_b
         if is_hinge:
             loss = max(0.0, 1.0 - y * score)
         else:
             loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
-        if not (abs(score) < _INFINITY and loss < _INFINITY):
+        if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             continue
@@ -371,28 +332,20 @@ def learn_rows(
 
         # Write nothing until all numbers are known to be finite.
         finite = (
-            abs(m) < _INFINITY
-            and abs(g) < _INFINITY
-            and abs(pg) < _INFINITY
-            and abs(new_p) < _INFINITY
-            and new_square < _INFINITY
-            and new_norm_sum < _INFINITY
-            and new_s < _INFINITY
-            and abs(new_avg_b) < _INFINITY
+            abs(m) < math.inf
+            and abs(g) < math.inf
+            and abs(pg) < math.inf
+            and abs(new_p) < math.inf
+            and new_square < math.inf
+            and new_norm_sum < math.inf
+            and new_s < math.inf
+            and abs(new_avg_b) < math.inf
             and new_scale != 0.0
         )
-        if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
-            for p in range(np.uint64(begin), np.uint64(end)):
-                x, j = values[p], np.uint32(indices[p])
-                finite = finite and abs(w[j, 0] * shrink + g * x) < _INFINITY
-                if averaged:
-                    finite = finite and abs(w[j, 1] - pg * x) < _INFINITY
-            finite = finite and abs(w[end_of_w, 0] * shrink + g * bias) < _INFINITY
-            if averaged:
-                finite = finite and abs(w[end_of_w, 1] - pg * bias) < _INFINITY
+        if finite and not (abs(g) < SMALL_STEP and abs(pg) < SMALL_STEP and hh < SMALL_NORM):
+            finite = table.stays_finite(indices, values, begin, end, w, bias, g, pg, shrink)
         if finite and is_due and averaged:
-            for at in range(w.shape[0]):
-                finite = finite and abs(w[at, 1] + avg_p * w[at, 0]) < _INFINITY
+            finite = table.flush_is_finite(w, avg_p)
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -400,19 +353,12 @@ def learn_rows(
 
         # Write the result.
         if is_due:
-            flush(w, avg_p, shrink)
+            table.flush(w, avg_p, shrink)
         if averaged and new_k != fade:
             pg *= fade
-            scale_average(w, fade)
+            table.scale_average(w, fade)
         if g != 0.0:
-            for p in range(np.uint64(begin), np.uint64(end)):
-                x, j = values[p], np.uint32(indices[p])
-                w[j, 0] += g * x
-                if averaged:
-                    w[j, 1] -= pg * x
-            w[end_of_w, 0] += g * bias
-            if averaged:
-                w[end_of_w, 1] -= pg * bias
+            table.add_row(indices, values, begin, end, w, bias, g, pg)
             updated[i] = end > begin or bias != 0.0 or new_b != b
         samples += 1
         steps += 1

@@ -51,11 +51,12 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.online import plain_learner as plain
+from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, TINY_SQUARE, PlainLearner
 from dualstream.solvers.online.table_learner import SAMPLES
 from dualstream.solvers.protocols.learner import Outcome
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import fold, prefetch, scaled_norm
+from dualstream.solvers.rows.scalar import fold
 
 # Indices of a learner's scalars: first its state, then constants of its specification.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
@@ -67,19 +68,11 @@ SURROGATE, COMPLETE, HORIZON, MAX_INNER, RESUM_EVERY, RELATIVE, STRONG = range(3
 N_INTS = 10
 PIL1, PIL2, SIGMOID = range(3)
 
-_INFINITY = math.inf
-# See dual_ascent/kernels.py: a step within these bounds keeps all weights finite.
-_SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
-# Below it, a sum of squares has lost digits to underflow.
-_TINY = 1e-280
 # |w|^2 is recomputed when it has fallen by this factor since it was last exact.
 _FALL = 1e-6
 _MIN_SCALE = 1e-30
 # exp of it is still finite.
 _MAX_EXPONENT = 709.0
-_CACHED = 32_768
-# Prefetch distance, in entries.
-_AHEAD = np.uint64(64)
 
 
 class DC(PlainLearner):
@@ -183,7 +176,7 @@ def move(
 ) -> tuple[float, float, float]:  # fmt: skip
     """alpha and beta after a step and the projection (2.2), and how far w has moved."""
     new = beta + step
-    size = length(alpha, new, ww, m, x2) if radius < _INFINITY else 0.0
+    size = length(alpha, new, ww, m, x2) if radius < math.inf else 0.0
     if not size > radius:
         return alpha, new, abs(step) * norm
     shrink = radius / size
@@ -316,9 +309,6 @@ def learn_rows(
     is_relative, is_strong = k[RELATIVE] != 0, k[STRONG] != 0
     tie_tol = f[ZERO_TOL] * math.sqrt(ww)
     until_resum = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
-    last = v.shape[0] - 1
-    is_far = v.shape[0] > _CACHED
-    final = np.uint64(max(1, indices.shape[0]) - 1)
 
     for i in range(n):
         begin, end = indptr[i], indptr[i + 1]
@@ -326,22 +316,9 @@ def learn_rows(
         if y == 0.0:
             y = -1.0
 
-        dot, x2 = 0.0, 0.0
-        if is_far:
-            # While this sum waits for its terms, weights that are needed soon are prefetched.
-            for p in range(np.uint64(begin), np.uint64(end)):
-                prefetch(table, indices[min(p + _AHEAD, final)])
-                x = values[p]
-                dot += x * v[np.uint32(indices[p])]
-                x2 += x * x
-        else:
-            for p in range(np.uint64(begin), np.uint64(end)):
-                x = values[p]
-                dot += x * v[np.uint32(indices[p])]
-                x2 += x * x
-        score = scale * (dot + bias * v[last])
-        x2 += bias * bias
-        norm = math.sqrt(x2) if x2 >= _TINY else scaled_norm(values, begin, end, bias)
+        dot, x2 = plain.row_products(indices, values, begin, end, v, table, bias)
+        score = scale * dot
+        norm = plain.norm_of(values, begin, end, bias, x2)
         m = y * score
 
         # The surrogate at w_t, and the first step as eta top / bottom.
@@ -357,7 +334,7 @@ def learn_rows(
         else:
             low = -f[TAU_LOW] * norm if is_relative else -f[TAU_LOW]
             loss, top, bottom, limit = pil2(m, low, norm, tau)
-        finite = abs(score) < _INFINITY and loss < _INFINITY
+        finite = abs(score) < math.inf and loss < math.inf
 
         # The step.
         alpha, beta, inner = 1.0, 0.0, 0
@@ -370,7 +347,7 @@ def learn_rows(
             else:
                 # A row whose square underflows is treated as one of length 1.
                 unit, s2, size = 1.0, x2, norm
-                if x2 < _TINY:
+                if x2 < TINY_SQUARE:
                     unit, s2, size = norm, 1.0, 1.0
                 if surrogate == SIGMOID:
                     alpha, beta, inner = descend_sigmoid(
@@ -392,19 +369,14 @@ def learn_rows(
             new_scale = scale * alpha
             is_small = new_scale < _MIN_SCALE
             g = y * beta / (1.0 if is_small else new_scale)
-            finite = abs(g) < _INFINITY and new_ww < _INFINITY
-            if finite and not (abs(g) < _SMALL_STEP and x2 < _SMALL_NORM2):
-                for p in range(np.uint64(begin), np.uint64(end)):
-                    finite = finite and abs(v[np.uint32(indices[p])] + g * values[p]) < _INFINITY
-                finite = finite and abs(v[last] + g * bias) < _INFINITY
+            finite = abs(g) < math.inf and new_ww < math.inf
+            finite = finite and plain.stays_finite(indices, values, begin, end, v, bias, g, x2)
             if finite:
                 inner_steps += inner
             if finite and g != 0.0:
                 if is_small:
                     fold(v, new_scale)
-                for p in range(np.uint64(begin), np.uint64(end)):
-                    v[np.uint32(indices[p])] += g * values[p]
-                v[last] += g * bias
+                plain.add_row(indices, values, begin, end, v, bias, g)
                 updated[i] = True
                 scale, ww = (1.0 if is_small else new_scale), new_ww
                 peak = max(peak, ww)

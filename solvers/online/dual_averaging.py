@@ -53,25 +53,14 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
-from dualstream.solvers.online.forgetting_windows import Ring
-from dualstream.solvers.online.lazy_average import (
-    KAPPA,
-    MAX_STEP,
-    NOW,
-    K,
-    LazyAverage,
-    add_step,
-    is_due,
-    lazy_sum,
-    settle_sums,
-    unit_of,
-)
+from dualstream.solvers.online import lazy_average as lazy
+from dualstream.solvers.online.forgetting_windows import Ring, retain_row
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.sparse_support import Support
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import prefetch, shrink
+from dualstream.solvers.rows.scalar import CACHED, prefetch, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
@@ -94,9 +83,6 @@ SIGN_BITS, ON_LIST = 3, 4
 
 _FADE = 0.999
 _LOG_FADE = math.log(_FADE)
-_CACHED = 32_768
-_SMALL_STEP = 1e190
-_INFINITY = math.inf
 
 
 class DualAveraging(TableLearner):
@@ -111,7 +97,7 @@ class DualAveraging(TableLearner):
         loss = loss_of(spec)
         average = spec.get("average")
         super().__init__(spec, loss, N_FLOATS, N_INTS, 3 if average and average["kappa"] else 1)
-        self._average = LazyAverage(average, self._features.width)
+        self._average = lazy.LazyAverage(average, self._features.width)
         regularizer, schedule = spec["regularizer"], spec["schedule"]
         floats, ints = self._floats, self._ints
         floats[LAMBDA] = regularizer.get("lambda", 0.0)
@@ -214,21 +200,21 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
 @kernel(void(RO_F8_2D, RO_F8_2D, RO_F8, F8))
 def average_weights(w: Floats, sums: Floats, scalars: Floats, out: Floats) -> None:
     """All averaged weights, (width,)."""
-    unit, now, end = unit_of(scalars), int(scalars[NOW]), out.shape[0] - 1
+    unit, now, end = lazy.unit_of(scalars), int(scalars[lazy.NOW]), out.shape[0] - 1
     for j in range(end):
-        out[j] = unit * (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
+        out[j] = unit * (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
     out[end] = unit * w[end, 1]
 
 
 @kernel(void(F8_2D, F8_2D, F8, f8))
 def settle(w: Floats, sums: Floats, scalars: Floats, cut: float) -> None:
     """Add to every z what its weight has summed to, in the unit of the next step."""
-    unit, now, end = scalars[K] * scalars[KAPPA], int(scalars[NOW]), w.shape[0] - 1
+    unit, now, end = scalars[lazy.K] * scalars[lazy.KAPPA], int(scalars[lazy.NOW]), w.shape[0] - 1
     for j in range(end):
-        w[j, 1] = (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now)) * unit
+        w[j, 1] = (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now)) * unit
         w[j, 2] = 0.0
     w[end, 1] *= unit
-    settle_sums(sums, scalars, cut)
+    lazy.settle_sums(sums, scalars, cut)
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8))
@@ -246,14 +232,14 @@ def score_rows(
     """Scores (n,), summed like in learn_rows."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut, end_of_w, averaged = k[STEPS] * f[LAMBDA], w.shape[0] - 1, w.shape[1] == 3
-    unit, now = unit_of(scalars), int(scalars[NOW])
+    unit, now = lazy.unit_of(scalars), int(scalars[lazy.NOW])
     intercept = -inverse_free * w[end_of_w, 0]
     for i in range(scores.shape[0]):
         dot = 0.0
         if averaged:
             for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
                 j = np.uint32(indices[p])
-                dot += values[p] * (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
+                dot += values[p] * (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
             scores[i] = unit * (dot + f[BIAS] * w[end_of_w, 1])
             continue
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
@@ -360,10 +346,9 @@ def learn_rows(
     inverse, inverse_free = inverse_curvatures(steps, f, k)
     cut = steps * lam
     n, end_of_w = labels.shape[0], w.shape[0] - 1
-    is_far = w.shape[0] * w.shape[1] > _CACHED
+    is_far = w.shape[0] * w.shape[1] > CACHED
     wants = NOTHING
-    averaged, unit, now = w.shape[1] == 3, unit_of(scalars), int(scalars[NOW])
-    small_step, max_step = (0.0, MAX_STEP) if averaged else (_SMALL_STEP, 1e290)
+    averaged, unit, now = w.shape[1] == 3, lazy.unit_of(scalars), int(scalars[lazy.NOW])
 
     i = start
     while i < n:
@@ -388,17 +373,13 @@ def learn_rows(
             dot = 0.0
             for p in range(np.uint64(begin), np.uint64(end)):
                 j = np.uint32(indices[p])
-                dot += values[p] * (w[j, 1] + lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
+                dot += values[p] * (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
             score = unit * (dot + bias * w[end_of_w, 1])
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         g = c * loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
-        # Write nothing until all numbers are known to be finite. The sums are finite, and a term
-        # below 1e290 cannot make them infinite. No entry is beyond 1e100.
-        if finite and not abs(g) < small_step:
-            finite = abs(g) < max_step and abs(m) < _INFINITY
-            for p in range(begin, end):
-                finite = finite and abs(g * values[p]) < max_step
+        finite = abs(score) < math.inf and loss < math.inf and abs(g) < math.inf
+        # Write nothing until all numbers are known to be finite.
+        finite = finite and lazy.fits(values, begin, end, g, m, averaged)
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -413,8 +394,8 @@ def learn_rows(
         steps += 1
         recent *= _FADE
         new_cut = steps * lam
-        new_unit = scalars[K] * scalars[KAPPA]
-        if averaged and is_due(sums, scalars):
+        new_unit = scalars[lazy.K] * scalars[lazy.KAPPA]
+        if averaged and lazy.is_due(sums, scalars):
             settle(w, sums, scalars, cut)
             new_unit, now = 1.0, 0
         if g != 0.0:
@@ -424,7 +405,7 @@ def learn_rows(
                 new = old + g * values[p]
                 w[j, 0] = new
                 if averaged:
-                    w[j, 1] += lazy_sum(-old, 0.0, w[j, 2], sums, now)
+                    w[j, 1] += lazy.lazy_sum(-old, 0.0, w[j, 2], sums, now)
                     w[j, 2] = now
                 before = POSITIVE * (-old > cut) + NEGATIVE * (old > cut)
                 after = POSITIVE * (-new > new_cut) + NEGATIVE * (new > new_cut)
@@ -450,20 +431,16 @@ def learn_rows(
         cut = new_cut
         if averaged:
             w[end_of_w, 1] -= inverse_free * w[end_of_w, 0] / new_unit
-            add_step(inverse, cut, new_unit, sums, scalars)
-            unit, now = unit_of(scalars), now + 1
+            lazy.add_step(inverse, cut, new_unit, sums, scalars)
+            unit, now = lazy.unit_of(scalars), now + 1
 
         if not is_plus:
             continue
-        at = ring_starts[last]
-        shift = np.uint64(at) - np.uint64(begin)
-        for p in range(np.uint64(begin), np.uint64(end)):
-            ring_indices[p + shift] = indices[p]
-            ring_values[p + shift] = values[p]
-        at += end - begin
-        ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, loss
+        retain_row(
+            indices, values, begin, end, y, c, loss,
+            last, ring_starts, ring_indices, ring_values, ring_rows,
+        )  # fmt: skip
         last += 1
-        ring_starts[last] = at
         if last - first > k[RETAIN]:
             first += 1
         # Iterates since the last change: also the one before this row, and the one after it.

@@ -14,7 +14,7 @@ positive weight.
 
 w is stored as `scale` v, so the factor 1 - mu rho costs O(1). The average, sum_n kappa^(N-n) w_n /
 S_N, is stored as k (P v + z) / S, and P v is moved into z when `scale` is small: see
-dual_ascent/kernels.py for the reasons.
+averaged_table.py.
 """
 
 import math
@@ -43,10 +43,11 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.losses.loss_steps import dual_argmin, loss_slope, loss_value
 from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import prefetch
+from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
@@ -58,11 +59,6 @@ STEPS = 1
 AVERAGED, BINARY, RULE = range(2, 5)
 N_INTS = 5
 SGD, SPG, OGD = range(3)
-
-# See dual_ascent/kernels.py.
-_SMALL_STEP, _SMALL_NORM = 1e90, 1e180
-_CACHED = 32_768
-_INFINITY = math.inf
 
 
 class FirstOrder(TableLearner):
@@ -134,36 +130,9 @@ def score_rows(
 ) -> None:
     """Scores (n,) by the served weights, summed like in learn_rows."""
     fv, fz = served_factors(f, k)
-    averaged = k[AVERAGED] != 0
-    end_of_w = w.shape[0] - 1
     for i in range(scores.shape[0]):
-        dv = dz = 0.0
-        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
-            x, j = values[p], np.uint32(indices[p])
-            dv += x * w[j, 0]
-            if averaged:
-                dz += x * w[j, 1]
-        dv += f[BIAS] * w[end_of_w, 0]
-        if averaged:
-            dz += f[BIAS] * w[end_of_w, 1]
+        dv, dz, _ = table.row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
         scores[i] = fv * dv + fz * dz
-
-
-@kernel(void(F8_2D, f8, f8))
-def flush(w: Floats, p: float, scale: float) -> None:
-    """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
-    averaged = w.shape[1] == 2
-    for j in range(w.shape[0]):
-        if averaged:
-            w[j, 1] += p * w[j, 0]
-        w[j, 0] *= scale
-
-
-@kernel(void(F8_2D, f8), inner=True)
-def scale_average(w: Floats, k: float) -> None:
-    """z *= k: the same average with k = 1."""
-    for j in range(w.shape[0]):
-        w[j, 1] *= k
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8_2D, F8, I8))
@@ -200,8 +169,8 @@ def learn_rows(
     averaged, binary, rule = k[AVERAGED] != 0, k[BINARY] != 0, k[RULE]
     flush_below = 1e-3 if averaged else 1e-30
     fv, fz = served_factors(f, k)
-    n, end_of_w = labels.shape[0], w.shape[0] - 1
-    is_far = w.shape[0] * w.shape[1] > _CACHED
+    n = labels.shape[0]
+    is_far = w.shape[0] * w.shape[1] > CACHED
 
     for i in range(n):
         begin, end = indptr[i], indptr[i + 1]
@@ -213,21 +182,11 @@ def learn_rows(
             y = -1.0
 
         # The score, by the served weights.
-        dv, dz, hh = 0.0, 0.0, 0.0
-        for p in range(np.uint64(begin), np.uint64(end)):
-            x, j = values[p], np.uint32(indices[p])
-            dv += x * w[j, 0]
-            if averaged:
-                dz += x * w[j, 1]
-            hh += x * x
-        dv += bias * w[end_of_w, 0]
-        if averaged:
-            dz += bias * w[end_of_w, 1]
-        hh += bias * bias
+        dv, dz, hh = table.row_products(indices, values, begin, end, w, bias)
         score = fv * dv + fz * dz
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
-        if not (abs(score) < _INFINITY and loss < _INFINITY):
+        if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             continue
@@ -262,24 +221,16 @@ def learn_rows(
 
         # Write nothing until all numbers are known to be finite.
         finite = (
-            abs(m) < _INFINITY
-            and s < _INFINITY
-            and abs(g) < _INFINITY
-            and abs(pg) < _INFINITY
-            and new_p < _INFINITY
+            abs(m) < math.inf
+            and s < math.inf
+            and abs(g) < math.inf
+            and abs(pg) < math.inf
+            and new_p < math.inf
         )
-        if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
-            for p in range(np.uint64(begin), np.uint64(end)):
-                x, j = values[p], np.uint32(indices[p])
-                finite = finite and abs(w[j, 0] * shrink + g * x) < _INFINITY
-                if averaged:
-                    finite = finite and abs(w[j, 1] - pg * x) < _INFINITY
-            finite = finite and abs(w[end_of_w, 0] * shrink + g * bias) < _INFINITY
-            if averaged:
-                finite = finite and abs(w[end_of_w, 1] - pg * bias) < _INFINITY
+        if finite and not (abs(g) < SMALL_STEP and abs(pg) < SMALL_STEP and hh < SMALL_NORM):
+            finite = table.stays_finite(indices, values, begin, end, w, bias, g, pg, shrink)
         if finite and is_due and averaged:
-            for at in range(w.shape[0]):
-                finite = finite and abs(w[at, 1] + avg_p * w[at, 0]) < _INFINITY
+            finite = table.flush_is_finite(w, avg_p)
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -287,19 +238,12 @@ def learn_rows(
 
         # Write the result.
         if is_due:
-            flush(w, avg_p, shrink)
+            table.flush(w, avg_p, shrink)
         if averaged and new_k != fade:
             pg *= fade
-            scale_average(w, fade)
+            table.scale_average(w, fade)
         if g != 0.0:
-            for p in range(np.uint64(begin), np.uint64(end)):
-                x, j = values[p], np.uint32(indices[p])
-                w[j, 0] += g * x
-                if averaged:
-                    w[j, 1] -= pg * x
-            w[end_of_w, 0] += g * bias
-            if averaged:
-                w[end_of_w, 1] -= pg * bias
+            table.add_row(indices, values, begin, end, w, bias, g, pg)
             updated[i] = end > begin or bias != 0.0
         samples += 1
         steps += 1

@@ -31,6 +31,7 @@ from dualstream.solvers.jit import (
     Indices,
     Ints,
     b1,
+    f8,
     i8,
     kernel,
     types,
@@ -330,6 +331,31 @@ def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
             count += 1
             entries += indptr[start + 1] - indptr[start]
     return start, count, entries
+
+
+@kernel(void(RO_I4, RO_F8, i8, i8, f8, f8, f8, i8, I8, I4, F8, F8_2D), inline=True)
+def retain_row(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    label: float,
+    weight: float,
+    dual: float,
+    last: int,
+    ring_starts: Ints,
+    ring_indices: Indices,
+    ring_values: Floats,
+    ring_rows: Floats,
+) -> None:
+    """Append the row of entries `begin` to `end` to a ring that has room, as row `last`."""
+    at = ring_starts[last]
+    shift = np.uint64(at) - np.uint64(begin)
+    for p in range(np.uint64(begin), np.uint64(end)):
+        ring_indices[p + shift] = indices[p]
+        ring_values[p + shift] = values[p]
+    ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = label, weight, dual
+    ring_starts[last + 1] = at + end - begin
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, i8, b1, i8, I8, I4, F8, F8_2D), apart=True)

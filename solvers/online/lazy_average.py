@@ -15,6 +15,7 @@ that write. So the average of a weight that never left 0 is 0 exactly. Terms are
 which is kappa to the number of these steps: they only ever grow.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ NOW, K, S, KAPPA = range(4)
 
 MAX_STEP = 1e140
 """Learners of averages reject rows with a larger step: then no sum can overflow."""
+_SMALL_STEP, _MAX_PLAIN_STEP = 1e190, 1e290
 _LEAST_K = 1e-100
 
 
@@ -111,6 +113,21 @@ def lazy_sum(v: float, mark: float, seen: float, sums: Floats, now: int) -> floa
 def unit_of(scalars: Floats) -> float:
     """The factor between sums and averages: K / S_N, or 0 before the first step."""
     return float(scalars[K] / scalars[S]) if scalars[S] > 0.0 else 0.0
+
+
+@kernel(b1(RO_F8, i8, i8, f8, f8, b1), inline=True)
+def fits(values: Floats, begin: int, end: int, g: float, m: float, averaged: bool) -> bool:
+    """Whether the step g h, of the score m, leaves finite weights and sums finite.
+
+    A step below 1e290 cannot make them infinite. No entry is beyond 1e100.
+    """
+    if not averaged and abs(g) < _SMALL_STEP:
+        return True
+    most = MAX_STEP if averaged else _MAX_PLAIN_STEP
+    finite = abs(g) < most and abs(m) < math.inf
+    for p in range(begin, end):
+        finite = finite and abs(g * values[p]) < most
+    return finite
 
 
 @kernel(b1(RO_F8_2D, RO_F8))

@@ -51,11 +51,12 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, PlainLearner
+from dualstream.solvers.online import plain_learner as plain
+from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, TINY_SQUARE, PlainLearner
 from dualstream.solvers.online.table_learner import SAMPLES
 from dualstream.solvers.protocols.learner import Outcome
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import fold, prefetch, scaled_norm
+from dualstream.solvers.rows.scalar import fold
 
 # Indices of a learner's scalars: first its state, then constants of its specification.
 assert (SCALE, SAMPLES, ROUNDS) == (0, 0, 1)
@@ -66,11 +67,6 @@ KIND, NORMALIZE, RESUM_EVERY = range(2, 5)
 N_INTS = 5
 PERCEPTRON, PA, PA1, PA2, ROMMA, ALMA = range(6)
 
-_INFINITY = math.inf
-# See dual_ascent/kernels.py: a step within these bounds keeps all weights finite.
-_SMALL_STEP, _SMALL_NORM2 = 1e90, 1e180
-# Below it, a sum of squares has lost digits to underflow.
-_TINY = 1e-280
 # sin^2 of an angle that counts as 0.
 _PARALLEL = 1e-12
 # The relative error of ROMMA's |w|^2 grows like |w|^2; after this growth it is recomputed.
@@ -78,9 +74,6 @@ _GROWTH = 1e3
 _MIN_SCALE, _MAX_SCALE = 1e-30, 1e30
 # ROMMA's |w|^2 from which w is multiplied by _SMALLER.
 _OUTSIZED, _SMALLER = 1e240, 2.0**-256
-_CACHED = 32_768
-# Prefetch distance, in entries.
-_AHEAD = np.uint64(64)
 
 
 class Perceptron(PlainLearner):
@@ -148,7 +141,7 @@ def additive_step(
         return 0.0
     if kind == PA2:
         return loss / (x2 + 0.5 / (c * c_step))
-    full = loss / x2 if x2 >= _TINY else loss / norm / norm
+    full = loss / x2 if x2 >= TINY_SQUARE else loss / norm / norm
     return min(1.0, c) * full if kind == PA else min(c * c_step, full)
 
 
@@ -211,9 +204,6 @@ def learn_rows(
     alma_margin = (1.0 - f[ALPHA]) / f[ALPHA] * math.sqrt(f[P] - 1.0)
     alma_step = c_step / math.sqrt(f[P] - 1.0)
     until_fold = k[RESUM_EVERY] - rounds % k[RESUM_EVERY]
-    last = v.shape[0] - 1
-    is_far = v.shape[0] > _CACHED
-    final = np.uint64(max(1, indices.shape[0]) - 1)
 
     for i in range(n):
         begin, end = indptr[i], indptr[i + 1]
@@ -221,26 +211,12 @@ def learn_rows(
         if y == 0.0:
             y = -1.0
 
-        dot, x2 = 0.0, 0.0
-        if is_far:
-            # While this sum waits for its terms, weights that are needed soon are prefetched.
-            for p in range(np.uint64(begin), np.uint64(end)):
-                prefetch(table, indices[min(p + _AHEAD, final)])
-                x = values[p]
-                dot += x * v[np.uint32(indices[p])]
-                x2 += x * x
-        else:
-            for p in range(np.uint64(begin), np.uint64(end)):
-                x = values[p]
-                dot += x * v[np.uint32(indices[p])]
-                x2 += x * x
-        dot += bias * v[last]
-        x2 += bias * bias
+        dot, x2 = plain.row_products(indices, values, begin, end, v, table, bias)
         score = scale * dot
         m = y * score
         loss = max(0.0, 1.0 - m)
-        norm = math.sqrt(x2) if x2 >= _TINY else scaled_norm(values, begin, end, bias)
-        finite = abs(score) < _INFINITY
+        norm = plain.norm_of(values, begin, end, bias, x2)
+        finite = abs(score) < math.inf
 
         # The step: w' = shrink (a w + beta y x).
         a, beta, shrink, new_ww = 1.0, 0.0, 1.0, ww
@@ -268,15 +244,10 @@ def learn_rows(
             old_scale = scale * a
             new_scale = old_scale * shrink
             g = y * beta / old_scale
-            finite = abs(g) < _INFINITY and new_ww < _INFINITY and 0.0 < new_scale < _INFINITY
-            if finite and not (abs(g) < _SMALL_STEP and x2 < _SMALL_NORM2):
-                for p in range(np.uint64(begin), np.uint64(end)):
-                    finite = finite and abs(v[np.uint32(indices[p])] + g * values[p]) < _INFINITY
-                finite = finite and abs(v[last] + g * bias) < _INFINITY
+            finite = abs(g) < math.inf and new_ww < math.inf and 0.0 < new_scale < math.inf
+            finite = finite and plain.stays_finite(indices, values, begin, end, v, bias, g, x2)
             if finite:
-                for p in range(np.uint64(begin), np.uint64(end)):
-                    v[np.uint32(indices[p])] += g * values[p]
-                v[last] += g * bias
+                plain.add_row(indices, values, begin, end, v, bias, g)
                 updated[i] = True
                 if is_derived:
                     scale, ww = new_scale, new_ww

@@ -4,15 +4,32 @@ An algorithm that rescales its weights then changes one number. `scale` stays 1 
 last entry of v is the intercept's.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, f8, kernel, void
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    RO_F8,
+    RO_I4,
+    RO_I8,
+    Floats,
+    Indices,
+    Ints,
+    b1,
+    f8,
+    i8,
+    kernel,
+    types,
+    void,
+)
 from dualstream.solvers.losses.losses import make_loss
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner
 from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, scaled_norm
 
 SCALE = 0
 """Index of `scale` among a learner's floats."""
@@ -44,6 +61,71 @@ class PlainLearner(TableLearner):
     def _served_of(self, rows: Floats) -> Floats:
         served: Floats = self._floats[SCALE] * rows[:, 0]
         return served
+
+
+# Prefetch distance, in entries.
+_AHEAD = np.uint64(64)
+
+TINY_SQUARE = 1e-280
+"""Below it, a sum of squares has lost digits to underflow."""
+
+
+@kernel(types.UniTuple(f8, 2)(RO_I4, RO_F8, i8, i8, RO_F8, F8_2D, f8), inline=True)
+def row_products(
+    indices: Indices, values: Floats, begin: int, end: int, v: Floats, table: Floats, bias: float
+) -> tuple[float, float]:
+    """h.v and h.h of the row of entries `begin` to `end`; `table` is v as a matrix."""
+    dot, hh = 0.0, 0.0
+    if v.shape[0] > CACHED:
+        # While this sum waits for its terms, weights that are needed soon are prefetched.
+        final = np.uint64(max(1, indices.shape[0]) - 1)
+        for p in range(np.uint64(begin), np.uint64(end)):
+            prefetch(table, indices[min(p + _AHEAD, final)])
+            x = values[p]
+            dot += x * v[np.uint32(indices[p])]
+            hh += x * x
+    else:
+        for p in range(np.uint64(begin), np.uint64(end)):
+            x = values[p]
+            dot += x * v[np.uint32(indices[p])]
+            hh += x * x
+    return dot + bias * v[v.shape[0] - 1], hh + bias * bias
+
+
+@kernel(f8(RO_F8, i8, i8, f8, f8), inline=True)
+def norm_of(values: Floats, begin: int, end: int, bias: float, hh: float) -> float:
+    """|h| of a row, given h.h."""
+    return math.sqrt(hh) if hh >= TINY_SQUARE else scaled_norm(values, begin, end, bias)
+
+
+@kernel(b1(RO_I4, RO_F8, i8, i8, RO_F8, f8, f8, f8), inline=True)
+def stays_finite(
+    indices: Indices,
+    values: Floats,
+    begin: int,
+    end: int,
+    v: Floats,
+    bias: float,
+    g: float,
+    hh: float,
+) -> bool:
+    """Whether v + g h is finite at the entries of the row, for a finite g."""
+    if abs(g) < SMALL_STEP and hh < SMALL_NORM:
+        return True
+    finite = abs(v[v.shape[0] - 1] + g * bias) < math.inf
+    for p in range(np.uint64(begin), np.uint64(end)):
+        finite = finite and abs(v[np.uint32(indices[p])] + g * values[p]) < math.inf
+    return bool(finite)
+
+
+@kernel(void(RO_I4, RO_F8, i8, i8, F8, f8, f8), inline=True)
+def add_row(
+    indices: Indices, values: Floats, begin: int, end: int, v: Floats, bias: float, g: float
+) -> None:
+    """v += g h."""
+    for p in range(np.uint64(begin), np.uint64(end)):
+        v[np.uint32(indices[p])] += g * values[p]
+    v[v.shape[0] - 1] += g * bias
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8, f8, f8))

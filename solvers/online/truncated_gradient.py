@@ -53,22 +53,11 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
-from dualstream.solvers.online.lazy_average import (
-    KAPPA,
-    MAX_STEP,
-    NOW,
-    K,
-    LazyAverage,
-    add_step,
-    is_due,
-    lazy_sum,
-    settle_sums,
-    unit_of,
-)
+from dualstream.solvers.online import lazy_average as lazy
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import prefetch, shrink
+from dualstream.solvers.rows.scalar import CACHED, prefetch, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
@@ -79,10 +68,6 @@ assert SAMPLES == 0
 STEPS = 1
 PERIOD, BINARY = range(2, 4)
 N_INTS = 4
-
-_CACHED = 32_768
-_SMALL_STEP = 1e190
-_INFINITY = math.inf
 
 
 class TruncatedGradient(TableLearner):
@@ -95,7 +80,7 @@ class TruncatedGradient(TableLearner):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         loss, average = loss_of(spec), spec.get("average")
         super().__init__(spec, loss, N_FLOATS, N_INTS, 4 if average and average["kappa"] else 2)
-        self._average = LazyAverage(average, self._features.width)
+        self._average = lazy.LazyAverage(average, self._features.width)
         theta = spec.get("theta")
         floats, ints = self._floats, self._ints
         # `sgd_l1` has no thresholds.
@@ -178,7 +163,7 @@ def total(w: Floats, j: int, f: Floats, k: Ints, steps: int, sums: Floats, now: 
     """The sum of w_j over all steps so far, of which `now` are in `sums`: see lazy_average.py."""
     v, mark, seen, theta, period = w[j, 0], w[j, 1], w[j, 3], f[THETA], k[PERIOD]
     if abs(v) <= theta:
-        return float(w[j, 2] + lazy_sum(v, mark, seen, sums, now))
+        return float(w[j, 2] + lazy.lazy_sum(v, mark, seen, sums, now))
     last, next_cut = now, (mark + 1.0) * period
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
     if next_cut <= steps and abs(v) <= first_cut / math.sqrt(next_cut):
@@ -192,7 +177,7 @@ def all_weights(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats, ou
     """All served weights, (width,): the current ones or the averages."""
     period, steps, theta = k[PERIOD], k[STEPS], f[THETA]
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
-    cuts, unit, now = steps // period, unit_of(scalars), int(scalars[NOW])
+    cuts, unit, now = steps // period, lazy.unit_of(scalars), int(scalars[lazy.NOW])
     for j in range(out.shape[0]):
         if w.shape[1] == 4:
             out[j] = unit * total(w, j, f, k, steps, sums, now)
@@ -217,7 +202,7 @@ def score_rows(
     cut_sum, theta, period, steps = f[CUT_SUM], f[THETA], k[PERIOD], k[STEPS]
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
     cuts, end = steps // period, w.shape[0] - 1
-    averaged, unit, now = w.shape[1] == 4, unit_of(scalars), int(scalars[NOW])
+    averaged, unit, now = w.shape[1] == 4, lazy.unit_of(scalars), int(scalars[lazy.NOW])
     for i in range(scores.shape[0]):
         score = 0.0
         if averaged:
@@ -240,7 +225,7 @@ def settle(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats) -> None
     """
     period, steps, theta, cut_sum, scale = k[PERIOD], k[STEPS], f[THETA], f[CUT_SUM], f[SCALE]
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
-    cuts, unit, now = steps // period, scalars[K] * scalars[KAPPA], int(scalars[NOW])
+    cuts, unit, now = steps // period, scalars[lazy.K] * scalars[lazy.KAPPA], int(scalars[lazy.NOW])
     for j in range(w.shape[0]):
         if w.shape[1] == 4:
             w[j, 2], w[j, 3] = total(w, j, f, k, steps, sums, now) * unit, 0.0
@@ -249,7 +234,7 @@ def settle(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats) -> None
             w[j, 0], w[j, 1] = scale * at, 0.0
     if scale != 1.0:
         f[SCALE], f[CUT_SUM] = 1.0, 0.0
-    settle_sums(sums, scalars, f[CUT_SUM])
+    lazy.settle_sums(sums, scalars, f[CUT_SUM])
 
 
 @kernel(void(F8_2D, f8, RO_F8_2D, i8), inner=True)
@@ -308,9 +293,8 @@ def learn_rows(
     cuts = steps // period
     until_cut = period - (steps - cuts * period)
     n, end_of_w = labels.shape[0], w.shape[0] - 1
-    is_far = w.shape[1] * w.shape[0] > _CACHED
-    averaged, unit, now = w.shape[1] == 4, unit_of(scalars), int(scalars[NOW])
-    small_step, max_step = (0.0, MAX_STEP) if averaged else (_SMALL_STEP, 1e290)
+    is_far = w.shape[1] * w.shape[0] > CACHED
+    averaged, unit, now = w.shape[1] == 4, lazy.unit_of(scalars), int(scalars[lazy.NOW])
     settle_below = 1e-3 if averaged else 1e-30
 
     for i in range(n):
@@ -338,13 +322,9 @@ def learn_rows(
         slope = loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
         alpha = math.sqrt(2.0 / (steps + 1.0)) / gamma_star
         g = alpha * c * slope
-        finite = abs(score) < _INFINITY and loss < _INFINITY and abs(g) < _INFINITY
-        # Write nothing until all numbers are known to be finite. The weights are finite, and a step
-        # below 1e290 cannot make them infinite. No entry is beyond 1e100.
-        if finite and not abs(g) < small_step:
-            finite = abs(g) < max_step and abs(m) < _INFINITY
-            for p in range(begin, end):
-                finite = finite and abs(g * values[p]) < max_step
+        finite = abs(score) < math.inf and loss < math.inf and abs(g) < math.inf
+        # Write nothing until all numbers are known to be finite.
+        finite = finite and lazy.fits(values, begin, end, g, m, averaged)
         if not finite:
             scores[i] = losses[i] = np.nan
             rejected[i] = True
@@ -354,8 +334,8 @@ def learn_rows(
         if c == 0.0:
             continue
 
-        shrunk, new_unit = 1.0 + alpha * sigma, scalars[K] * scalars[KAPPA]
-        if scale / shrunk < settle_below or (averaged and is_due(sums, scalars)):
+        shrunk, new_unit = 1.0 + alpha * sigma, scalars[lazy.K] * scalars[lazy.KAPPA]
+        if scale / shrunk < settle_below or (averaged and lazy.is_due(sums, scalars)):
             k[STEPS] = steps
             settle(w, f, k, sums, scalars)
             cut_sum, scale, new_unit, now = f[CUT_SUM], f[SCALE], 1.0, 0
@@ -396,7 +376,7 @@ def learn_rows(
         cuts = new_cuts
         f[CUT_SUM], f[SCALE] = new_sum, scale / shrunk
         if averaged:
-            add_step(f[SCALE], new_sum, new_unit, sums, scalars)
-            unit, now = unit_of(scalars), now + 1
+            lazy.add_step(f[SCALE], new_sum, new_unit, sums, scalars)
+            unit, now = lazy.unit_of(scalars), now + 1
 
     k[SAMPLES], k[STEPS] = samples, steps

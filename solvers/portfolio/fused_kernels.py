@@ -66,6 +66,7 @@ from dualstream.solvers.jit import (
 from dualstream.solvers.losses.loss_steps import dual_step, gap_term, loss_slope
 from dualstream.solvers.portfolio.logistic_roots import (
     CONJUGATE as LANE_CONJUGATE,
+    FARTHEST,
     B as LANE_B,
     C as LANE_C,
     S as LANE_S,
@@ -82,7 +83,7 @@ from dualstream.solvers.portfolio.weighting_kernels import (
     regress_row,
     start_calibration,
 )
-from dualstream.solvers.rows.scalar import clip, sigmoid_of
+from dualstream.solvers.rows.scalar import CACHED, clip, sigmoid_of
 
 # Integers of a member (SECOND and DUAL_PLACE: -1 for none), then its floats.
 BASE, INPUT, KIND, SECOND, DUAL_PLACE = range(5)
@@ -104,10 +105,6 @@ N_STEPS = 7
 
 # A larger step means that the member has diverged; below it no sum of steps overflows.
 _LARGEST_STEP = 1e150
-# Beyond it a sigmoid is 0 or 1.
-_FARTHEST = 700.0
-# Numbers that fit into a first or second level cache.
-_CACHED = 32_768
 
 
 @kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, F8, F8, f8), inline=True)
@@ -260,7 +257,7 @@ def take_direction(
     is_adagrad = what[j, KIND] == ADAGRAD
     grown = c
     if is_adagrad and numbers[j, IS_LOGISTIC] != 0.0:
-        slope = -c * y * sigmoid_of(clip(-y * m, -_FARTHEST, _FARTHEST))
+        slope = -c * y * sigmoid_of(clip(-y * m, -FARTHEST, FARTHEST))
         grown = slope * slope
     elif is_adagrad:
         slope = c * loss_slope(
@@ -271,7 +268,7 @@ def take_direction(
             return -1.0
         grown = slope * slope
     elif numbers[j, IS_LOGISTIC] != 0.0:
-        p = sigmoid_of(clip(m, -_FARTHEST, _FARTHEST))
+        p = sigmoid_of(clip(m, -FARTHEST, FARTHEST))
         grown = c * (p * (1.0 - p))
     total, direction, product = d[second], d[seconds + second], d[2 * seconds + second]
     step, damping, keep = numbers[j, STRENGTH], numbers[j, DAMPING], numbers[j, DECAY]
@@ -513,7 +510,7 @@ def learn_rows(
     """
     n_rows, n_members = labels.shape[0], what.shape[0]
     targets = steps[N_STEPS]
-    is_far = table.shape[0] * table.shape[1] > _CACHED
+    is_far = table.shape[0] * table.shape[1] > CACHED
     for i in range(start, n_rows):
         begin, end = indptr[i], indptr[i + 1]
         entries = end - begin

@@ -13,7 +13,7 @@ C, S, U, B, CONJUGATE, LOW, HIGH, STEP, OPEN = range(9)
 N_LANES = 9
 
 _MAX_STEPS = 100
-_FARTHEST = 700.0
+FARTHEST = 700.0
 """Beyond it a sigmoid is 0 or 1, and its exponential is not a normal number."""
 
 
@@ -48,7 +48,7 @@ def step_roots(
     """One iteration for every unconverged member; returns how many remain."""
     for j in range(c.shape[0]):
         here = u[j]
-        b = sigmoid_of(max(min(here, _FARTHEST), -_FARTHEST))
+        b = sigmoid_of(max(min(here, FARTHEST), -FARTHEST))
         residual = here + c[j] + s[j] * b
         lo = low[j] if residual > 0.0 else here
         hi = here if residual > 0.0 else high[j]
@@ -82,7 +82,7 @@ def step_roots(
 def conjugates(u: Floats, b: Floats, out: Floats) -> None:
     """b log b + (1 - b) log(1 - b) for b = sigmoid(u), as b u - log(1 + e^u)."""
     for j in range(u.shape[0]):
-        e = exp_of(-min(abs(u[j]), _FARTHEST))
+        e = exp_of(-min(abs(u[j]), FARTHEST))
         out[j] = b[j] * u[j] - (max(u[j], 0.0) + log_of(1.0 + e))
 
 

@@ -26,17 +26,6 @@ from dualstream.solvers.offline.refit_methods import why_not_method
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.offline.solve import solve
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
-from dualstream.solvers.online.dual_ascent.kernels import (
-    BIAS,
-    DELTA,
-    ENTROPY,
-    LAST,
-    LENGTH,
-    LOSS,
-    RHO,
-    SCALE,
-    STRENGTH,
-)
 from dualstream.solvers.online.dual_ascent.learner import DualAscent
 from dualstream.solvers.online.dual_ascent.refit import fingerprints_of, row_losses, take_in
 from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
@@ -112,14 +101,14 @@ class WindowProblem(DualAscent):
         self.served = self._weights()
         """(width,): the weights that the learner serves, the intercept's last."""
         self.first = first_that_counts(self._ints)
-        self.rows = int(self._ints[LAST]) - self.first
+        self.rows = int(self._ints[_l2.LAST]) - self.first
         self._restart_average()
 
     def use_retained_only(self) -> None:
         """Treat the retained rows as all rows, with the learner's current rho."""
         floats = self._floats
-        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
-        floats[RHO], floats[STRENGTH] = room / floats[DELTA], 0.0
+        room = _l2.rho_delta(floats, floats[_l2.DELTA])
+        floats[_l2.RHO], floats[_l2.STRENGTH] = room / floats[_l2.DELTA], 0.0
         recompute_sums(self._ring, self._w, floats, self._ints)
         self._restart_average()
 
@@ -133,7 +122,7 @@ class WindowProblem(DualAscent):
         False if cancelled. The GIL is taken once for each piece of work, which keeps delays of
         other threads short.
         """
-        touched = len(self._w) if self._ints[ENTROPY] else 100
+        touched = len(self._w) if self._ints[_l2.ENTROPY] else 100
         piece = max(16, _PIECE // touched)
         at_once = max(1, piece // self.rows)
         ring = self._ring
@@ -169,23 +158,23 @@ class WindowProblem(DualAscent):
         first, last = self.first, self.first + self.rows
         starts, columns, indices, values = ring.rows_between(first, last)
         decay = self._window.beta ** np.arange(self.rows - 1, -1, -1.0)
-        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
+        room = _l2.rho_delta(floats, floats[_l2.DELTA])
         about = columns[:, LABEL], columns[:, WEIGHT] * decay
         rows = rows_of_state("retained rows", (starts, indices, values, *about), len(self._w) - 1)
         duals, epochs = self.duals(), 0.0
         asked: dict[str, Any] = {
             **options,
             "loss": self.spec["loss"],
-            "rho": room / floats[DELTA],
+            "rho": room / floats[_l2.DELTA],
             "max_epochs": max_epochs,
-            "intercept": "penalized" if floats[BIAS] else "none",
+            "intercept": "penalized" if floats[_l2.BIAS] else "none",
             "callback": lambda progress: is_cancelled(epochs + progress.epochs, progress),
         }
-        if not self._ints[LENGTH]:
+        if not self._ints[_l2.LENGTH]:
             fixed = np.zeros(len(self._w))
             sum_of(ring, floats, fixed, first, last)
-            asked["fixed"] = floats[SCALE] * self._w[:, 0] - fixed
-            asked["total"] = float(floats[DELTA])
+            asked["fixed"] = floats[_l2.SCALE] * self._w[:, 0] - fixed
+            asked["total"] = float(floats[_l2.DELTA])
         # That gap is of a primal without the losses of the other rows; the learner's certificate
         # decides.
         inner = tol
@@ -221,25 +210,27 @@ class WindowProblem(DualAscent):
         sums, regularizer = np.empty(4), np.empty(3)
         row_sums(
             *ring.arrays, self.first, self.first + self.rows, w, 1.0, 0.0,
-            floats[BIAS], self._window.beta, self._loss.numbers, sums,
+            floats[_l2.BIAS], self._window.beta, self._loss.numbers, sums,
         )  # fmt: skip
         if self._is_l2:
             l2_sums(w, 1.0, 0.0, 0.0, regularizer)
         else:
-            factor, stop = _general.dashed_factor(floats), len(w) - (floats[BIAS] == 0.0)
+            factor, stop = _general.dashed_factor(floats), len(w) - (floats[_l2.BIAS] == 0.0)
             top, total = _general.shift_and_sum(self._w, floats, self._ints, factor)
             regularizer[:] = 0.0
             _general.add_regularizer(
                 self._w[:stop], weights[:stop], floats, self._ints, factor, top, total, regularizer
             )
-        room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
-        return float(sums[2] / sums[0] + room / floats[DELTA] * regularizer[0])
+        room = _l2.rho_delta(floats, floats[_l2.DELTA])
+        return float(sums[2] / sums[0] + room / floats[_l2.DELTA] * regularizer[0])
 
     def add_losses(self, out: Floats) -> None:
         """out (rows,) += the loss of each row at the iterate."""
         self._restart_average()
         ring, floats = self._ring, self._floats
-        row_losses(*ring.arrays, self.first, self._weights(), floats[BIAS], floats[LOSS:], out)
+        row_losses(
+            *ring.arrays, self.first, self._weights(), floats[_l2.BIAS], floats[_l2.LOSS :], out
+        )
 
 
 class Refitting:

@@ -30,8 +30,15 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _LOG2_E = 1.4426950408889634
 _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD
 
-# A mean square below this has no square root that is safe to divide by.
-_TINY = 1e-290
+CACHED = 32_768
+"""Numbers that fit into a first or second level cache. For larger tables kernels `prefetch`."""
+FIRST_DENSE_ROW = 21.0
+"""First row at which a column can become dense under balanced scaling; see features/scaling.py."""
+SMALL_STEP, SMALL_NORM = 1e90, 1e180
+"""Limits of g and |h|^2 within which g h keeps a finite number finite: it is below half a unit in
+the last place of the largest number."""
+TINY = 1e-290
+"""A mean square below this has no square root that is safe to divide by."""
 _LARGE = 1e300
 
 
@@ -191,7 +198,7 @@ def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
     share = c / t
     square = m / t + share * mu * mu
     var = m / t + share * (1.0 - share) * mu * mu
-    if var <= 1e-30 * square or var < _TINY:
+    if var <= 1e-30 * square or var < TINY:
         return 0.0
     return (x - mu * share) / math.sqrt(var)
 
@@ -200,7 +207,7 @@ def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
 def sparse_ratio(x: float, c: float, mu: float, m: float) -> float:
     """x / rms_j of a sparse column, see features/scaling.py."""
     square = m / c + mu * mu
-    if square < _TINY:
+    if square < TINY:
         return 0.0
     return x / math.sqrt(square)
 

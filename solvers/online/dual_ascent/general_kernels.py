@@ -41,19 +41,11 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.losses.loss_steps import logistic_root, loss_conjugate, loss_value
-from dualstream.solvers.rows.scalar import clip, sigmoid, soft
+from dualstream.solvers.online.dual_ascent import kernels as l2
+from dualstream.solvers.online.forgetting_windows import retain_row
+from dualstream.solvers.rows.scalar import clip, sigmoid, soft, unknown_label
 
-# As in kernels.py; a test keeps them equal, because a cached kernel does not see the constants of
-# another file.
-SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
-RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
-SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
-LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
-
-_INFINITY = math.inf
 _FLUSH_BELOW = 1e-30
-_OUTSIZED = 1e8
-_TINY, _LARGE = 1e-300, 1e300
 # Beyond these the sigmoid is 0 or 1 to the last bit.
 _LOWEST, _HIGHEST = -746.0, 40.0
 # A root is accepted if its function is 0 up to rounding, or if the step is this small relative to
@@ -61,17 +53,11 @@ _LOWEST, _HIGHEST = -746.0, 40.0
 _ROUNDING, _SMALL_MOVE = 4e-16, 1e-13
 
 
-@kernel(f8(RO_F8, f8))
-def rho_delta(f: Floats, delta: float) -> float:
-    """rho Delta_N, as in kernels.py."""
-    return float(f[STRENGTH] if f[STRENGTH] > 0.0 else f[RHO] * delta)
-
-
 @kernel(f8(RO_F8))
 def dashed_factor(f: Floats) -> float:
     """The factor of v in w' = u / (rho Delta)."""
-    room = rho_delta(f, f[DELTA])
-    return f[SCALE] / room if room > 0.0 else 0.0
+    room = l2.rho_delta(f, f[l2.DELTA])
+    return f[l2.SCALE] / room if room > 0.0 else 0.0
 
 
 @kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, f8, f8), inner=True)
@@ -85,7 +71,7 @@ def softmax_sums(
     begin = end and bias 1 has only the intercept. Cost O(width).
     """
     stop = w.shape[0] - 1
-    top = -_INFINITY
+    top = -math.inf
     at = begin
     for j in range(stop):
         if at < end and indices[at] == j:
@@ -105,10 +91,10 @@ def softmax_sums(
 @kernel(types.UniTuple(f8, 2)(F8_2D, RO_F8, RO_I8, f8))
 def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, float]:
     """largest and sum with softmax(w')_j = exp(factor v_j - largest) / sum; only for entropy."""
-    if k[ENTROPY] == 0:
+    if k[l2.ENTROPY] == 0:
         return 0.0, 1.0
-    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
-    top = -_INFINITY
+    stop = w.shape[0] if f[l2.BIAS] != 0.0 else w.shape[0] - 1
+    top = -math.inf
     for j in range(stop):
         top = max(top, factor * w[j, 0])
     total = 0.0
@@ -120,15 +106,15 @@ def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, 
 @kernel(f8(f8, RO_F8, RO_I8, f8, f8))
 def weight_of(x: float, f: Floats, k: Ints, top: float, total: float) -> float:
     """The weight of a coordinate with w' = x."""
-    if k[ENTROPY] != 0:
+    if k[l2.ENTROPY] != 0:
         return math.exp(x - top) / total
-    return soft(x, f[THRESHOLD])
+    return soft(x, f[l2.THRESHOLD])
 
 
 @kernel(types.UniTuple(f8, 3)(F8_2D, RO_F8, RO_I8))
 def served_numbers(w: Floats, f: Floats, k: Ints) -> tuple[float, float, float]:
     """factor, top and total of `weight_of` for all served weights; unused if they are averages."""
-    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+    if k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0:
         return 0.0, 0.0, 1.0
     factor = dashed_factor(f)
     top, total = shift_and_sum(w, f, k, factor)
@@ -140,7 +126,7 @@ def served_rows(
     rows: Floats, f: Floats, k: Ints, factor: float, top: float, total: float, out: Floats
 ) -> None:
     """out (n,) = the served weights of the first n of these rows of the table."""
-    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+    if k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0:
         for j in range(out.shape[0]):
             out[j] = rows[j, 1]
         return
@@ -151,7 +137,7 @@ def served_rows(
 @kernel(void(F8_2D, RO_F8, RO_I8, F8))
 def served_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     """out (width,) = the served weights, the intercept's last (0 without an intercept)."""
-    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
+    stop = w.shape[0] if f[l2.BIAS] != 0.0 else w.shape[0] - 1
     out[w.shape[0] - 1] = 0.0
     served_rows(w, f, k, *served_numbers(w, f, k), out[:stop])
 
@@ -171,9 +157,9 @@ def score_of(
 ) -> float:
     """h.w by the served weights of a row."""
     at = w.shape[0] - 1
-    bias = f[BIAS]
+    bias = f[l2.BIAS]
     score = 0.0
-    if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
+    if k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0:
         for p in range(begin, end):
             score += values[p] * w[indices[p], 1]
         return float(score + bias * w[at, 1])
@@ -213,17 +199,17 @@ def response(
 
     rest_top, rest   for entropy: softmax_sums of the coordinates outside the row
     """
-    at, bias = w.shape[0] - 1, f[BIAS]
-    if k[ENTROPY] == 0:
+    at, bias = w.shape[0] - 1, f[l2.BIAS]
+    if k[l2.ENTROPY] == 0:
         product = slope = 0.0
         for p in range(begin, end):
             h = values[p]
-            t = soft(factor * w[indices[p], 0] + step * h, f[THRESHOLD])
+            t = soft(factor * w[indices[p], 0] + step * h, f[l2.THRESHOLD])
             product += h * t
             if t != 0.0:
                 slope += h * h
         if bias != 0.0:
-            t = soft(factor * w[at, 0] + step * bias, f[THRESHOLD])
+            t = soft(factor * w[at, 0] + step * bias, f[l2.THRESHOLD])
             product += bias * t
             if t != 0.0:
                 slope += bias * bias
@@ -279,13 +265,13 @@ def best_dual(
     them is returned. Newton's method, bisecting if a step leaves the bracket or is not half of the
     one before (Press et al., Numerical Recipes, rtsafe). NaN if phi is not finite.
     """
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    logistic, margin, eps, gamma = f[l2.LOSS], f[l2.LOSS + 1], f[l2.LOSS + 2], f[l2.LOSS + 3]
+    b_lo, b_hi = f[l2.LOSS + 4], f[l2.LOSS + 5]
     sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
     at_0, slope = response(indices, values, begin, end, w, f, k, factor, -a * old, rest_top, rest)
     at_0 *= sgn
     steepest = a * hh
-    if not (abs(at_0) < _INFINITY and steepest < _INFINITY):
+    if not (abs(at_0) < math.inf and steepest < math.inf):
         return math.nan, math.nan
 
     if logistic != 0.0:
@@ -293,7 +279,7 @@ def best_dual(
             indices, values, begin, end, w, f, k, factor, a * (sgn - old), rest_top, rest
         )
         at_1 *= sgn
-        if not abs(at_1) < _INFINITY:
+        if not abs(at_1) < math.inf:
             return math.nan, math.nan
         lo = max(-at_1, -math.log1p(steepest) - max(at_0, 0.0) - 1.0)
         lo, hi = clip(lo, _LOWEST, _HIGHEST), clip(-at_0, _LOWEST, _HIGHEST)
@@ -341,7 +327,7 @@ def best_dual(
         a * (sgn * side * most - old), rest_top, rest,
     )  # fmt: skip
     residual = gamma * most + eps - side * (t - sgn * dual)
-    if not abs(residual) < _INFINITY:
+    if not abs(residual) < math.inf:
         return math.nan, math.nan
     if residual > 0.0:
         lo, hi = 0.0, most
@@ -385,12 +371,6 @@ def square_of(values: Floats, begin: int, end: int, bias: float) -> float:
     return total + bias * bias
 
 
-@kernel(f8(f8, f8))
-def size_of(g: float, hh: float) -> float:
-    """|g h|, and never 0 unless g is 0."""
-    return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
-
-
 @kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8), inner=True)
 def stays_finite(
     indices: Indices,
@@ -406,9 +386,9 @@ def stays_finite(
     """Whether shrink v + g h, and factor times it, are finite at the entries of the row."""
     at = w.shape[0] - 1
     reach = max(1.0, factor)
-    finite = reach * abs(w[at, 0] * shrink + g * bias) < _INFINITY
+    finite = reach * abs(w[at, 0] * shrink + g * bias) < math.inf
     for p in range(begin, end):
-        finite = finite and reach * abs(w[indices[p], 0] * shrink + g * values[p]) < _INFINITY
+        finite = finite and reach * abs(w[indices[p], 0] * shrink + g * values[p]) < math.inf
     return bool(finite)
 
 
@@ -441,17 +421,17 @@ def resum(
     w: Floats, f: Floats, k: Ints, starts: Ints, indices: Indices, values: Floats, rows: Floats
 ) -> None:
     """Recompute v, Delta and the size of all steps from the rows of a sliding window."""
-    first = max(k[FIRST], k[LAST] - k[LENGTH])
+    first = max(k[l2.FIRST], k[l2.LAST] - k[l2.LENGTH])
     for j in range(w.shape[0]):
         w[j, 0] = 0.0
     delta = size = 0.0
-    for i in range(first, k[LAST]):
+    for i in range(first, k[l2.LAST]):
         delta += rows[i, 1]
         g = rows[i, 1] * rows[i, 2]
-        add_row(indices, values, starts[i], starts[i + 1], w, f[BIAS], g)
-        size += size_of(g, square_of(values, starts[i], starts[i + 1], f[BIAS]))
-    f[DELTA], f[IN_WINDOW], f[EVICTED] = delta, size, 0.0
-    k[SINCE_RESUM] = 0
+        add_row(indices, values, starts[i], starts[i + 1], w, f[l2.BIAS], g)
+        size += l2.size_of(g, square_of(values, starts[i], starts[i + 1], f[l2.BIAS]))
+    f[l2.DELTA], f[l2.IN_WINDOW], f[l2.EVICTED] = delta, size, 0.0
+    k[l2.SINCE_RESUM] = 0
 
 
 @kernel(void(F8_2D, F8, I8, f8, f8), inner=True)
@@ -460,10 +440,10 @@ def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> Non
     unchanged."""
     factor = dashed_factor(f)
     top, total = shift_and_sum(w, f, k, factor)
-    stop = w.shape[0] if f[BIAS] != 0.0 else w.shape[0] - 1
+    stop = w.shape[0] if f[l2.BIAS] != 0.0 else w.shape[0] - 1
     for j in range(stop):
         new = kept * w[j, 1] + share * weight_of(factor * w[j, 0], f, k, top, total)
-        if abs(new) < _INFINITY:
+        if abs(new) < math.inf:
             w[j, 1] = new
 
 
@@ -472,9 +452,9 @@ def rest_of(
     indices: Indices, begin: int, end: int, w: Floats, f: Floats, k: Ints, factor: float
 ) -> tuple[float, float]:
     """The sums over coordinates outside a row that `response` needs."""
-    if k[ENTROPY] == 0:
+    if k[l2.ENTROPY] == 0:
         return 0.0, 0.0
-    return softmax_sums(indices, begin, end, w, f[BIAS], factor)
+    return softmax_sums(indices, begin, end, w, f[l2.BIAS], factor)
 
 
 @kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8), inner=True)
@@ -494,47 +474,37 @@ def visit_rows(
 
     A visit for which any number would not be finite changes nothing. The average is not updated.
     """
-    log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
-    bias, length = f[BIAS], k[LENGTH]
-    count = k[LAST] - k[FIRST]
-    if length > 0:
-        count = min(count, length)
+    bias, length, log_beta = f[l2.BIAS], k[l2.LENGTH], l2.log_beta_of(f)
     for i in range(begin, end):
-        age = min(int(visits[i] * count), count - 1)
-        row = k[LAST] - 1 - age
-        delta = rows[row, 1]
-        if age > 0 and log_beta < 0.0:
-            delta *= math.exp(age * log_beta)
+        row, delta = l2.visited_row(visits[i], log_beta, rows, k)
         if not delta > 0.0:
             continue
         p, q = starts[row], starts[row + 1]
         y, old = rows[row, 0], rows[row, 2]
-        room = rho_delta(f, f[DELTA])
-        factor, a = f[SCALE] / room, delta / room
+        room = l2.rho_delta(f, f[l2.DELTA])
+        factor, a = f[l2.SCALE] / room, delta / room
         hh = square_of(values, p, q, bias)
         rest_top, rest = rest_of(indices, p, q, w, f, k, factor)
         tau, cost = best_dual(indices, values, p, q, w, f, k, factor, a, old, hh, y, rest_top, rest)
-        g = delta * (tau - old) / f[SCALE]
-        conjugate = f[CONJUGATE]
+        g = delta * (tau - old) / f[l2.SCALE]
+        conjugate = f[l2.CONJUGATE]
         if length == 0:
             old_cost = loss_conjugate(
-                old, y, f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3], f[LOSS + 4], f[LOSS + 5]
-            )
+                old, y, f[l2.LOSS], f[l2.LOSS + 1], f[l2.LOSS + 2],
+                f[l2.LOSS + 3], f[l2.LOSS + 4], f[l2.LOSS + 5],
+            )  # fmt: skip
             conjugate += delta * (cost - old_cost)
-        finite = abs(g) < _INFINITY and abs(conjugate) < _INFINITY
+        finite = abs(g) < math.inf and abs(conjugate) < math.inf
         if g == 0.0 or not (
             finite and stays_finite(indices, values, p, q, w, bias, g, 1.0, factor)
         ):
             continue
         add_row(indices, values, p, q, w, bias, g)
         rows[row, 2] = tau
-        f[CONJUGATE] = conjugate
+        f[l2.CONJUGATE] = conjugate
         if length > 0:
-            size, gone = size_of(delta * tau, hh), size_of(delta * old, hh)
-            k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
-            f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
-            f[EVICTED] += gone
-    k[VISITS] += end - begin
+            l2.count_step(l2.size_of(delta * tau, hh), l2.size_of(delta * old, hh), f, k)
+    k[l2.VISITS] += end - begin
 
 
 @kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
@@ -551,12 +521,12 @@ def replay(
     k: Ints,
 ) -> None:
     """Visits `begin` to `end`; then the newest iterate's part of the average is updated."""
-    averaged = k[AVERAGED] != 0 and f[AVG_S] > 0.0
+    averaged = k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0
     if averaged:
-        add_iterate(w, f, k, 1.0, -1.0 / f[AVG_S])
+        add_iterate(w, f, k, 1.0, -1.0 / f[l2.AVG_S])
     visit_rows(visits, begin, end, starts, indices, values, rows, w, f, k)
     if averaged:
-        add_iterate(w, f, k, 1.0, 1.0 / f[AVG_S])
+        add_iterate(w, f, k, 1.0, 1.0 / f[l2.AVG_S])
 
 
 @kernel(
@@ -589,15 +559,14 @@ def learn_and_replay(
 ) -> int:
     """Like learn_and_replay of kernels.py, and like learn_rows if STEPS and EVERY are 0."""
     n = labels.shape[0]
-    binary = k[BINARY] != 0
+    binary = k[l2.BINARY] != 0
     if start == 0:
-        for i in range(n):
-            y = labels[i]
-            if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
-                return -1 - i
-    beta, bias, length, steps = f[BETA], f[BIAS], k[LENGTH], k[STEPS]
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+        unknown = unknown_label(labels, binary)
+        if unknown >= 0:
+            return -1 - unknown
+    beta, bias, length, steps = f[l2.BETA], f[l2.BIAS], k[l2.LENGTH], k[l2.STEPS]
+    logistic, margin, eps, gamma = f[l2.LOSS], f[l2.LOSS + 1], f[l2.LOSS + 2], f[l2.LOSS + 3]
+    b_lo, b_hi = f[l2.LOSS + 4], f[l2.LOSS + 5]
     at_visit = 0
     # For entropy the served weights' shift and sum; only a learned row changes them.
     served_factor = dashed_factor(f)
@@ -606,7 +575,7 @@ def learn_and_replay(
     i = start
     while i < n and at_visit + steps <= visits.shape[0]:
         begin, end = indptr[i], indptr[i + 1]
-        last = k[LAST]
+        last = k[l2.LAST]
         if last == ring_rows.shape[0] or ring_starts[last] + end - begin > ring_values.shape[0]:
             break
         y, c = labels[i], weights[i]
@@ -615,54 +584,49 @@ def learn_and_replay(
         score = score_of(indices, values, begin, end, w, f, k, served_factor, top, total)
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
-        if not (abs(score) < _INFINITY and loss < _INFINITY):
+        if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             i += 1
             continue
         if c == 0.0:
-            k[SAMPLES] += 1
+            k[l2.SAMPLES] += 1
             i += 1
             continue
 
         # The row that leaves a sliding window.
-        new_delta = beta * f[DELTA] + c
+        new_delta = beta * f[l2.DELTA] + c
         leaver = last - length
         gone = 0.0
-        if length > 0 and leaver >= k[FIRST]:
-            old_c = ring_rows[leaver, 1]
-            new_delta = f[DELTA] - old_c + c
-            if old_c > 1e6 * new_delta:
-                new_delta = c
-                for q in range(leaver + 1, last):
-                    new_delta += ring_rows[q, 1]
+        if length > 0 and leaver >= k[l2.FIRST]:
+            new_delta = l2.delta_without(f[l2.DELTA], c, ring_rows, leaver, last)
             p, q = ring_starts[leaver], ring_starts[leaver + 1]
-            g = old_c * ring_rows[leaver, 2]
-            gone = size_of(g, square_of(ring_values, p, q, bias))
+            g = ring_rows[leaver, 1] * ring_rows[leaver, 2]
+            gone = l2.size_of(g, square_of(ring_values, p, q, bias))
             if gone > 0.0:
                 keep(ring_indices, p, q, w, saved, False)
                 add_row(ring_indices, ring_values, p, q, w, bias, -g)
 
         # The step.
-        room = rho_delta(f, new_delta)
-        new_scale = beta * f[SCALE]
+        room = l2.rho_delta(f, new_delta)
+        new_scale = beta * f[l2.SCALE]
         factor, a = new_scale / room, c / room
         hh = square_of(values, begin, end, bias)
         rest_top, rest = rest_of(indices, begin, end, w, f, k, factor)
         tau, cost = best_dual(
             indices, values, begin, end, w, f, k, factor, a, 0.0, hh, y, rest_top, rest
         )
-        new_conjugate = beta * f[CONJUGATE] + c * cost if length == 0 else 0.0
+        new_conjugate = beta * f[l2.CONJUGATE] + c * cost if length == 0 else 0.0
         shrink = 1.0
         if new_scale < _FLUSH_BELOW:
             shrink, new_scale = new_scale, 1.0
         g = c * tau / new_scale
         finite = (
-            factor < _INFINITY
-            and new_scale / room < _INFINITY
-            and abs(g) < _INFINITY
-            and abs(new_conjugate) < _INFINITY
-            and new_delta < _INFINITY
+            factor < math.inf
+            and new_scale / room < math.inf
+            and abs(g) < math.inf
+            and abs(new_conjugate) < math.inf
+            and new_delta < math.inf
             and stays_finite(indices, values, begin, end, w, bias, g, shrink, new_scale / room)
         )
         if not finite:
@@ -680,26 +644,20 @@ def learn_and_replay(
         if g != 0.0:
             add_row(indices, values, begin, end, w, bias, g)
             updated[i] = end > begin or bias != 0.0
-        at = ring_starts[last]
-        for p in range(begin, end):
-            ring_indices[at] = indices[p]
-            ring_values[at] = values[p]
-            at += 1
-        ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
-        ring_starts[last + 1] = at
-        k[LAST] += 1
-        if k[LAST] - k[FIRST] > k[RETAIN]:
-            k[FIRST] += 1
-        k[SAMPLES] += 1
-        f[SCALE], f[DELTA], f[CONJUGATE] = new_scale, new_delta, new_conjugate
+        retain_row(
+            indices, values, begin, end, y, c, tau,
+            last, ring_starts, ring_indices, ring_values, ring_rows,
+        )  # fmt: skip
+        k[l2.LAST] += 1
+        if k[l2.LAST] - k[l2.FIRST] > k[l2.RETAIN]:
+            k[l2.FIRST] += 1
+        k[l2.SAMPLES] += 1
+        f[l2.SCALE], f[l2.DELTA], f[l2.CONJUGATE] = new_scale, new_delta, new_conjugate
         if length > 0:
-            size = size_of(g, hh)
-            k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
-            f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
-            f[EVICTED] += gone
-            k[SINCE_RESUM] += 1
-            if k[SINCE_RESUM] >= k[RESUM_EVERY] or (
-                k[N_STEPS] > 0 and f[EVICTED] > _OUTSIZED * f[IN_WINDOW]
+            l2.count_step(l2.size_of(g, hh), gone, f, k)
+            k[l2.SINCE_RESUM] += 1
+            if k[l2.SINCE_RESUM] >= k[l2.RESUM_EVERY] or (
+                k[l2.N_STEPS] > 0 and f[l2.EVICTED] > l2.OUTSIZED * f[l2.IN_WINDOW]
             ):
                 resum(w, f, k, ring_starts, ring_indices, ring_values, ring_rows)
         if steps > 0:
@@ -708,19 +666,15 @@ def learn_and_replay(
                 ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
             )  # fmt: skip
             at_visit += steps
-        if k[AVERAGED] != 0:
-            f[AVG_S] = f[KAPPA] * f[AVG_S] + 1.0
-            add_iterate(w, f, k, 1.0 - 1.0 / f[AVG_S], 1.0 / f[AVG_S])
+        if k[l2.AVERAGED] != 0:
+            f[l2.AVG_S] = f[l2.KAPPA] * f[l2.AVG_S] + 1.0
+            add_iterate(w, f, k, 1.0 - 1.0 / f[l2.AVG_S], 1.0 / f[l2.AVG_S])
         served_factor = dashed_factor(f)
-        if k[AVERAGED] == 0:
+        if k[l2.AVERAGED] == 0:
             top, total = shift_and_sum(w, f, k, served_factor)
         i += 1
-        if k[EVERY] > 0:
-            k[SINCE_REPLAY] += 1
-            if k[SINCE_REPLAY] == k[EVERY]:
-                k[SINCE_REPLAY] = 0
-                k[DUE] = 1
-                break
+        if l2.replay_is_due(k):
+            break
     return i
 
 
@@ -745,8 +699,8 @@ def add_regularizer(
     terms w log(w / p) - w + p.
     """
     primal, dual, excess = out[0], out[1], out[2]
-    if k[ENTROPY] == 0:
-        eps = f[THRESHOLD]
+    if k[l2.ENTROPY] == 0:
+        eps = f[l2.THRESHOLD]
         for j in range(served.shape[0]):
             x, dashed = served[j], factor * rows[j, 0]
             t = soft(dashed, eps)

@@ -7,12 +7,8 @@ not special cases. A row of weight c enters with delta = c. With `strength`, rho
 number at every N, so rho = strength / Delta_N: the sum of the losses plus a fixed prior, strength
 |w|^2 / 2, with a step that does not shrink.
 
-To decay u in O(1) it is stored as `scale` v. The average (27), sum_n kappa^(N-n) w_n / S_N, is
-stored as k (P v + z) / S: a step that adds g to v_j subtracts P g from z_j, so both cost only the
-row's entries. Operations on all coordinates are rare enough to cost nothing per row: when `scale`
-is below 1e-3, P v moves into z and the scale into v (otherwise the rounding error of P v + z grows
-without bound when kappa > beta); when k is below 1e-100, k moves into z and P; and a sliding window
-is summed again from its rows.
+u is stored as `scale` v, and the average (27) as in averaged_table.py. A sliding window is summed
+again from its rows, rarely enough to cost nothing per row.
 
 In every kernel
     w   (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
@@ -47,7 +43,9 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.losses.loss_steps import dual_step, loss_conjugate, loss_value
-from dualstream.solvers.rows.scalar import prefetch, sigmoid
+from dualstream.solvers.online import averaged_table as table
+from dualstream.solvers.online.forgetting_windows import retain_row
+from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, unknown_label
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
@@ -58,24 +56,18 @@ SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
 LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
 N_INTS = 16
 
-# A step within these bounds keeps a finite number finite: it is below half a unit in the last place
-# of the largest number.
-_SMALL_STEP, _SMALL_NORM = 1e90, 1e180
 _TINY, _LARGE = 1e-300, 1e300
-# Weights that fit into a first or second level cache.
-_CACHED = 32_768
-_INFINITY = math.inf
 
 # A sliding window is summed again from its rows every 100 lengths, and when the total of the
 # removed steps exceeds the current total by this factor: then their rounding errors begin to
 # matter.
-_OUTSIZED = 1e8
+OUTSIZED = 1e8
 
 
-@kernel(f8(f8, f8, f8))
-def rho_delta(rho: float, strength: float, delta: float) -> float:
+@kernel(f8(RO_F8, f8))
+def rho_delta(f: Floats, delta: float) -> float:
     """rho Delta_N, the divisor of u; `strength` fixes it unless it is 0."""
-    return strength if strength > 0.0 else rho * delta
+    return float(f[STRENGTH] if f[STRENGTH] > 0.0 else f[RHO] * delta)
 
 
 @kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
@@ -84,90 +76,8 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
     if k[AVERAGED] != 0:
         fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
         return fz * f[AVG_P], fz
-    room = rho_delta(f[RHO], f[STRENGTH], f[DELTA])
+    room = rho_delta(f, f[DELTA])
     return (f[SCALE] / room if room > 0.0 else 0.0), 0.0
-
-
-@kernel(types.UniTuple(f8, 3)(RO_I4, RO_F8, i8, i8, F8_2D, f8), inline=True)
-def row_products(
-    indices: Indices, values: Floats, begin: int, end: int, w: Floats, bias: float
-) -> tuple[float, float, float]:
-    """h.v, h.z (0 without z) and h.h of the row of entries `begin` to `end`."""
-    averaged = w.shape[1] == 2
-    end_of_w = w.shape[0] - 1
-    dv, dz, hh = 0.0, 0.0, 0.0
-    # Unsigned, so that numba skips the check for negative indices.
-    for p in range(np.uint64(begin), np.uint64(end)):
-        x, j = values[p], np.uint32(indices[p])
-        dv += x * w[j, 0]
-        if averaged:
-            dz += x * w[j, 1]
-        hh += x * x
-    if averaged:
-        dz += bias * w[end_of_w, 1]
-    return dv + bias * w[end_of_w, 0], dz, hh + bias * bias
-
-
-@kernel(void(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8), inline=True)
-def add_row(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    w: Floats,
-    bias: float,
-    g: float,
-    pg: float,
-) -> None:
-    """v += g h, z -= pg h."""
-    averaged = w.shape[1] == 2
-    end_of_w = w.shape[0] - 1
-    for p in range(np.uint64(begin), np.uint64(end)):
-        x, j = values[p], np.uint32(indices[p])
-        w[j, 0] += g * x
-        if averaged:
-            w[j, 1] -= pg * x
-    w[end_of_w, 0] += g * bias
-    if averaged:
-        w[end_of_w, 1] -= pg * bias
-
-
-@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8), inner=True)
-def stays_finite(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    w: Floats,
-    bias: float,
-    g: float,
-    pg: float,
-    shrink: float,
-) -> bool:
-    """Whether shrink v + g h and z - pg h are finite at the entries of the row."""
-    at_z = w.shape[1] - 1
-    end_of_w = w.shape[0] - 1
-    finite = (
-        abs(w[end_of_w, 0] * shrink + g * bias) < _INFINITY
-        and abs(w[end_of_w, at_z] - pg * bias) < _INFINITY
-    )
-    for p in range(begin, end):
-        x, j = values[p], indices[p]
-        finite = (
-            finite
-            and abs(w[j, 0] * shrink + g * x) < _INFINITY
-            and abs(w[j, at_z] - pg * x) < _INFINITY
-        )
-    return bool(finite)
-
-
-@kernel(b1(F8_2D, f8), inner=True)
-def flush_is_finite(w: Floats, p: float) -> bool:
-    """Whether z + P v is finite."""
-    finite = True
-    for j in range(w.shape[0]):
-        finite = finite and abs(w[j, 1] + p * w[j, 0]) < _INFINITY
-    return finite
 
 
 @kernel(void(RO_I8, RO_I4, RO_F8, F8, F8_2D, RO_F8, RO_I8))
@@ -177,38 +87,35 @@ def score_rows(
     """Scores (n,) by the served weights, equal to the bit to those of learn_rows."""
     fv, fz = served_factors(f, k)
     for i in range(scores.shape[0]):
-        dv, dz, _ = row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
+        dv, dz, _ = table.row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
         scores[i] = fv * dv + fz * dz
-
-
-@kernel(void(RO_F8, F8))
-def sigmoids(scores: Floats, out: Floats) -> None:
-    """out = sigmoid(scores)."""
-    for i in range(scores.shape[0]):
-        out[i] = sigmoid(scores[i])
-
-
-@kernel(void(F8_2D, f8, f8))
-def flush(w: Floats, p: float, scale: float) -> None:
-    """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
-    averaged = w.shape[1] == 2
-    for j in range(w.shape[0]):
-        if averaged:
-            w[j, 1] += p * w[j, 0]
-        w[j, 0] *= scale
-
-
-@kernel(void(F8_2D, f8), inner=True)
-def scale_average(w: Floats, k: float) -> None:
-    """z *= k: the same average with k = 1."""
-    for j in range(w.shape[0]):
-        w[j, 1] *= k
 
 
 @kernel(f8(f8, f8))
 def size_of(g: float, hh: float) -> float:
     """|g h|, and never 0 unless g is 0."""
     return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
+
+
+@kernel(void(f8, f8, F8, I8), inner=True)
+def count_step(size: float, gone: float, f: Floats, k: Ints) -> None:
+    """Count a step of a sliding window in the sizes of all of them, and one that it replaces."""
+    k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
+    f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
+    f[EVICTED] += gone
+
+
+@kernel(f8(f8, f8, F8_2D, i8, i8), inner=True)
+def delta_without(delta: float, c: float, rows: Floats, leaver: int, last: int) -> float:
+    """Delta of a sliding window after row `leaver` has left and one of weight c has come."""
+    old_c = rows[leaver, 1]
+    new_delta = delta - old_c + c
+    # When a sum of very unequal weights has lost the small ones, sum it again.
+    if old_c > 1e6 * new_delta:
+        new_delta = c
+        for q in range(leaver + 1, last):
+            new_delta += rows[q, 1]
+    return float(new_delta)
 
 
 @kernel(f8(i8, f8, f8, I8, I4, F8, F8_2D, F8_2D, F8))
@@ -357,15 +264,14 @@ def learn_rows(
     n = labels.shape[0]
     binary = k[BINARY] != 0
     if start == 0:
-        for i in range(n):
-            y = labels[i]
-            if y != y or (binary and not (y == 1.0 or y == -1.0 or y == 0.0)):
-                return -1 - i
+        unknown = unknown_label(labels, binary)
+        if unknown >= 0:
+            return -1 - unknown
 
     scale, delta, conjugate = f[SCALE], f[DELTA], f[CONJUGATE]
     in_window, evicted_size = f[IN_WINDOW], f[EVICTED]
     avg_p, avg_k, avg_s = f[AVG_P], f[AVG_K], f[AVG_S]
-    rho, strength, beta, kappa, bias = f[RHO], f[STRENGTH], f[BETA], f[KAPPA], f[BIAS]
+    beta, kappa, bias = f[BETA], f[KAPPA], f[BIAS]
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
     b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
     samples, since_resum, n_steps = k[SAMPLES], k[SINCE_RESUM], k[N_STEPS]
@@ -374,7 +280,7 @@ def learn_rows(
     flush_below = 1e-3 if averaged else 1e-30
     fv, fz = served_factors(f, k)
     retains = length > 0 or saved.shape[0] == 0
-    is_far = w.shape[0] * w.shape[1] > _CACHED
+    is_far = w.shape[0] * w.shape[1] > CACHED
 
     i = start
     while i < stop:
@@ -391,11 +297,11 @@ def learn_rows(
             y = -1.0
 
         # The score, by the served weights.
-        dv, dz, hh = row_products(indices, values, begin, end, w, bias)
+        dv, dz, hh = table.row_products(indices, values, begin, end, w, bias)
         score = fv * dv + fz * dz
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
-        if not (abs(score) < _INFINITY and loss < _INFINITY):
+        if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
             rejected[i] = True
             i += 1
@@ -410,21 +316,15 @@ def learn_rows(
         leaver = last - length
         gone = 0.0
         if length > 0 and leaver >= first:
-            old_c = ring_rows[leaver, 1]
-            new_delta = delta - old_c + c
-            # When a sum of very unequal weights has lost the small ones, sum it again.
-            if old_c > 1e6 * new_delta:
-                new_delta = c
-                for q in range(leaver + 1, last):
-                    new_delta += ring_rows[q, 1]
+            new_delta = delta_without(delta, c, ring_rows, leaver, last)
             gone = evict(
                 leaver, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows, w, saved
             )
             if gone > 0.0:
-                dv, _, _ = row_products(indices, values, begin, end, w, bias)
+                dv, _, _ = table.row_products(indices, values, begin, end, w, bias)
 
         # The step.
-        room = rho_delta(rho, strength, new_delta)
+        room = rho_delta(f, new_delta)
         new_scale = beta * scale
         m = new_scale * dv / room
         s = c * hh / room
@@ -450,19 +350,19 @@ def learn_rows(
 
         # Write nothing until all numbers are known to be finite.
         finite = (
-            abs(m) < _INFINITY
-            and s < _INFINITY
-            and new_fv < _INFINITY
-            and abs(g) < _INFINITY
-            and abs(pg) < _INFINITY
-            and abs(new_conjugate) < _INFINITY
-            and new_delta < _INFINITY
-            and new_p < _INFINITY
+            abs(m) < math.inf
+            and s < math.inf
+            and new_fv < math.inf
+            and abs(g) < math.inf
+            and abs(pg) < math.inf
+            and abs(new_conjugate) < math.inf
+            and new_delta < math.inf
+            and new_p < math.inf
         )
-        if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
-            finite = stays_finite(indices, values, begin, end, w, bias, g, pg, shrink)
+        if finite and not (abs(g) < SMALL_STEP and abs(pg) < SMALL_STEP and hh < SMALL_NORM):
+            finite = table.stays_finite(indices, values, begin, end, w, bias, g, pg, shrink)
         if finite and is_due and averaged:
-            finite = flush_is_finite(w, avg_p)
+            finite = table.flush_is_finite(w, avg_p)
         if not finite:
             if gone > 0.0:
                 put_back(leaver, ring_starts, ring_indices, w, saved)
@@ -473,23 +373,19 @@ def learn_rows(
 
         # Write the result.
         if is_due:
-            flush(w, avg_p, shrink)
+            table.flush(w, avg_p, shrink)
         if averaged and new_k != fade:
             pg *= fade
-            scale_average(w, fade)
+            table.scale_average(w, fade)
         if g != 0.0:
-            add_row(indices, values, begin, end, w, bias, g, pg)
+            table.add_row(indices, values, begin, end, w, bias, g, pg)
             updated[i] = end > begin or bias != 0.0
         if retains:
-            at = ring_starts[last]
-            shift = np.uint64(at) - np.uint64(begin)
-            for p in range(np.uint64(begin), np.uint64(end)):
-                ring_indices[p + shift] = indices[p]
-                ring_values[p + shift] = values[p]
-            at += end - begin
-            ring_rows[last, 0], ring_rows[last, 1], ring_rows[last, 2] = y, c, tau
+            retain_row(
+                indices, values, begin, end, y, c, tau,
+                last, ring_starts, ring_indices, ring_values, ring_rows,
+            )  # fmt: skip
             last += 1
-            ring_starts[last] = at
             if last - first > retain:
                 first += 1
         else:
@@ -506,7 +402,7 @@ def learn_rows(
             evicted_size += gone
             since_resum += 1
             if since_resum >= k[RESUM_EVERY] or (
-                n_steps > 0 and evicted_size > _OUTSIZED * in_window
+                n_steps > 0 and evicted_size > OUTSIZED * in_window
             ):
                 delta, in_window = resum(
                     w, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows,
@@ -519,7 +415,7 @@ def learn_rows(
             fz = avg_k / avg_s
             fv = fz * avg_p
         else:
-            fv = scale / rho_delta(rho, strength, delta)
+            fv = scale / rho_delta(f, delta)
         i += 1
 
     f[SCALE], f[DELTA], f[CONJUGATE] = scale, delta, conjugate
@@ -554,8 +450,8 @@ def visit_row(
     bias, length, averaged = f[BIAS], k[LENGTH], k[AVERAGED] != 0
     logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
     b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
-    dv, _, hh = row_products(indices, values, begin, end, w, bias)
-    room = rho_delta(f[RHO], f[STRENGTH], f[DELTA])
+    dv, _, hh = table.row_products(indices, values, begin, end, w, bias)
+    room = rho_delta(f, f[DELTA])
     fv = f[SCALE] / room
     s = delta * hh / room
     m = fv * dv - s * old
@@ -567,24 +463,54 @@ def visit_row(
         old_cost = loss_conjugate(old, y, logistic, margin, eps, gamma, b_lo, b_hi)
         conjugate += delta * (cost - old_cost)
     finite = (
-        abs(m) < _INFINITY
-        and s < _INFINITY
-        and abs(g) < _INFINITY
-        and abs(pg) < _INFINITY
-        and abs(conjugate) < _INFINITY
+        abs(m) < math.inf
+        and s < math.inf
+        and abs(g) < math.inf
+        and abs(pg) < math.inf
+        and abs(conjugate) < math.inf
     )
-    if finite and not (abs(g) < _SMALL_STEP and abs(pg) < _SMALL_STEP and hh < _SMALL_NORM):
-        finite = stays_finite(indices, values, begin, end, w, bias, g, pg, 1.0)
+    if finite and not (abs(g) < SMALL_STEP and abs(pg) < SMALL_STEP and hh < SMALL_NORM):
+        finite = table.stays_finite(indices, values, begin, end, w, bias, g, pg, 1.0)
     if g == 0.0 or not finite:
         return
-    add_row(indices, values, begin, end, w, bias, g, pg)
+    table.add_row(indices, values, begin, end, w, bias, g, pg)
     rows[row, 2] = tau
     f[CONJUGATE] = conjugate
     if length > 0:
-        size, gone = size_of(delta * tau, hh), size_of(delta * old, hh)
-        k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
-        f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
-        f[EVICTED] += gone
+        count_step(size_of(delta * tau, hh), size_of(delta * old, hh), f, k)
+
+
+@kernel(f8(RO_F8), inner=True)
+def log_beta_of(f: Floats) -> float:
+    """log(beta), exact near 1."""
+    return math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
+
+
+@kernel(types.Tuple((i8, f8))(f8, f8, F8_2D, RO_I8), inner=True)
+def visited_row(visit: float, log_beta: float, rows: Floats, k: Ints) -> tuple[int, float]:
+    """The retained row of a visit, and its weight now."""
+    count = k[LAST] - k[FIRST]
+    if k[LENGTH] > 0:
+        count = min(count, k[LENGTH])
+    age = min(int(visit * count), count - 1)
+    row = k[LAST] - 1 - age
+    delta = rows[row, 1]
+    if age > 0 and log_beta < 0.0:
+        delta *= math.exp(age * log_beta)
+    return row, delta
+
+
+@kernel(b1(I8), inner=True)
+def replay_is_due(k: Ints) -> bool:
+    """Count a learned row; whether as many as EVERY were learned since the last replay."""
+    if k[EVERY] == 0:
+        return False
+    k[SINCE_REPLAY] += 1
+    if k[SINCE_REPLAY] < k[EVERY]:
+        return False
+    k[SINCE_REPLAY] = 0
+    k[DUE] = 1
+    return True
 
 
 @kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
@@ -605,16 +531,9 @@ def replay(
     visits  (n,)  see replay.py; row n of N has weight beta^(N - n) times its own; a visit to
                   a row of weight 0 is skipped
     """
-    log_beta = math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
-    count = k[LAST] - k[FIRST]
-    if k[LENGTH] > 0:
-        count = min(count, k[LENGTH])
+    log_beta = log_beta_of(f)
     for i in range(begin, end):
-        age = min(int(visits[i] * count), count - 1)
-        row = k[LAST] - 1 - age
-        delta = rows[row, 1]
-        if age > 0 and log_beta < 0.0:
-            delta *= math.exp(age * log_beta)
+        row, delta = visited_row(visits[i], log_beta, rows, k)
         if delta > 0.0:
             visit_row(row, delta, starts, indices, values, rows, w, f, k)
     k[VISITS] += end - begin
@@ -670,10 +589,6 @@ def learn_and_replay(
                 ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
             )  # fmt: skip
             at += steps
-            if k[EVERY] > 0:
-                k[SINCE_REPLAY] += 1
-                if k[SINCE_REPLAY] == k[EVERY]:
-                    k[SINCE_REPLAY] = 0
-                    k[DUE] = 1
-                    return i
+            if replay_is_due(k):
+                return i
     return i

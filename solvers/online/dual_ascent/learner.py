@@ -20,46 +20,12 @@ from dualstream.solvers.errors import InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
 from dualstream.solvers.losses.losses import Loss, make_loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
-from dualstream.solvers.online.dual_ascent.kernels import (
-    AVERAGED,
-    AVG_K,
-    AVG_P,
-    AVG_S,
-    BETA,
-    BIAS,
-    BINARY,
-    CONJUGATE,
-    DELTA,
-    DUE,
-    ENTROPY,
-    EVERY,
-    EVICTED,
-    FIRST,
-    IN_WINDOW,
-    KAPPA,
-    LAST,
-    LENGTH,
-    LOSS,
-    N_FLOATS,
-    N_INTS,
-    N_STEPS,
-    RESUM_EVERY,
-    RETAIN,
-    RHO,
-    SAMPLES,
-    SCALE,
-    SINCE_REPLAY,
-    SINCE_RESUM,
-    STEPS,
-    STRENGTH,
-    THRESHOLD,
-    VISITS,
-)
 from dualstream.solvers.online.dual_ascent.refit import take_in
 from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import take_out
 from dualstream.solvers.online.forgetting_windows import Ring, Window
+from dualstream.solvers.online.table_learner import sigmoids
 from dualstream.solvers.protocols.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.served_weights import (
@@ -74,21 +40,21 @@ from dualstream.solvers.rows.intercept import Features
 from dualstream.solvers.spec_cache import SharedDerived, derived_once
 
 STATE_FLOATS = {
-    "scale": SCALE,
-    "delta": DELTA,
-    "conjugate_sum": CONJUGATE,
-    "average_p": AVG_P,
-    "average_k": AVG_K,
-    "average_s": AVG_S,
-    "steps_in_window": IN_WINDOW,
-    "steps_evicted": EVICTED,
+    "scale": _l2.SCALE,
+    "delta": _l2.DELTA,
+    "conjugate_sum": _l2.CONJUGATE,
+    "average_p": _l2.AVG_P,
+    "average_k": _l2.AVG_K,
+    "average_s": _l2.AVG_S,
+    "steps_in_window": _l2.IN_WINDOW,
+    "steps_evicted": _l2.EVICTED,
 }
 STATE_INTS = {
-    "samples": SAMPLES,
-    "since_resum": SINCE_RESUM,
-    "n_steps": N_STEPS,
-    "since_replay": SINCE_REPLAY,
-    "visits": VISITS,
+    "samples": _l2.SAMPLES,
+    "since_resum": _l2.SINCE_RESUM,
+    "n_steps": _l2.N_STEPS,
+    "since_replay": _l2.SINCE_REPLAY,
+    "visits": _l2.VISITS,
 }
 
 # Visits drawn at once, if more than one row needs some.
@@ -130,19 +96,19 @@ def _plan_of(spec: Mapping[str, Any]) -> _Plan:
     # kappa = 0 averages one iterate: the last one, which is served anyway.
     kappa = average["kappa"] if average else 0.0
     length, replay = window.length, spec["replay"]
-    floats, ints = np.zeros(N_FLOATS), np.zeros(N_INTS, np.int64)
-    floats[SCALE] = floats[AVG_K] = 1.0
-    floats[RHO], floats[STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
-    floats[BETA] = window.beta
-    floats[KAPPA], floats[BIAS] = kappa, features.bias
-    floats[LOSS:] = loss.numbers
-    floats[THRESHOLD] = threshold
-    ints[LENGTH], ints[RETAIN] = length, spec["retain"]
-    ints[RESUM_EVERY] = max(100 * length, features.width)
-    ints[AVERAGED], ints[BINARY] = kappa > 0.0, spec["task"] == "binary"
-    ints[ENTROPY] = kind == "entropy"
-    ints[STEPS], ints[EVERY] = replay.get("steps", 0), replay.get("every", 0)
-    is_l2, visits = kind == "l2", bool(ints[STEPS] or ints[EVERY])
+    floats, ints = np.zeros(_l2.N_FLOATS), np.zeros(_l2.N_INTS, np.int64)
+    floats[_l2.SCALE] = floats[_l2.AVG_K] = 1.0
+    floats[_l2.RHO], floats[_l2.STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
+    floats[_l2.BETA] = window.beta
+    floats[_l2.KAPPA], floats[_l2.BIAS] = kappa, features.bias
+    floats[_l2.LOSS :] = loss.numbers
+    floats[_l2.THRESHOLD] = threshold
+    ints[_l2.LENGTH], ints[_l2.RETAIN] = length, spec["retain"]
+    ints[_l2.RESUM_EVERY] = max(100 * length, features.width)
+    ints[_l2.AVERAGED], ints[_l2.BINARY] = kappa > 0.0, spec["task"] == "binary"
+    ints[_l2.ENTROPY] = kind == "entropy"
+    ints[_l2.STEPS], ints[_l2.EVERY] = replay.get("steps", 0), replay.get("every", 0)
+    is_l2, visits = kind == "l2", bool(ints[_l2.STEPS] or ints[_l2.EVERY])
     columns = 2 if kappa > 0.0 else 1
     floats.flags.writeable = ints.flags.writeable = False
     return _Plan(features, loss, window, floats, ints, columns, is_l2, is_l2 and not visits)
@@ -206,14 +172,14 @@ class DualAscent:
         row = 0
         while True:
             row = self._learn_rows(batch, row, scores, losses, updated, rejected)
-            if self._ints[DUE]:
-                self._ints[DUE] = 0
+            if self._ints[_l2.DUE]:
+                self._ints[_l2.DUE] = 0
                 self._close_gap()
             if row == n:
                 return Outcome(scores, losses, updated, rejected)
             if row < 0:
                 bad = -1 - row
-                label, is_binary = float(batch.labels[bad]), bool(self._ints[BINARY])
+                label, is_binary = float(batch.labels[bad]), bool(self._ints[_l2.BINARY])
                 raise InvalidRow.of_label(bad, label, is_binary)
             self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
 
@@ -246,7 +212,7 @@ class DualAscent:
             if is_bulk and stopped == n:
                 self._retain(batch, saved)
             return stopped
-        steps = int(self._ints[STEPS])
+        steps = int(self._ints[_l2.STEPS])
         visits = self._draw(max(steps, min(steps * (n - row), _AHEAD)))
         stopped = self._kernels.learn_and_replay(
             batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
@@ -258,11 +224,11 @@ class DualAscent:
     def _retain(self, batch: Batch, taus: Floats) -> None:
         """Retain the last of the rows that have a tau, and as many earlier retained rows as fit."""
         ints = self._ints
-        first, last, is_binary = int(ints[FIRST]), int(ints[LAST]), bool(ints[BINARY])
-        ints[FIRST], ints[LAST] = self._ring.keep_last(batch, taus, is_binary, first, last)
+        first, last, is_binary = int(ints[_l2.FIRST]), int(ints[_l2.LAST]), bool(ints[_l2.BINARY])
+        ints[_l2.FIRST], ints[_l2.LAST] = self._ring.keep_last(batch, taus, is_binary, first, last)
 
     def _draw(self, count: int) -> Floats:
-        return draw_visits(self.spec["seed"], int(self._ints[VISITS]), count)
+        return draw_visits(self.spec["seed"], int(self._ints[_l2.VISITS]), count)
 
     def _close_gap(self) -> None:
         """Visit `every` rows at a time until the relative gap is small, at most `max_steps` times.
@@ -281,11 +247,11 @@ class DualAscent:
 
     def _make_room(self, entries: int) -> None:
         """Make room in the ring for one more row of this many entries."""
-        ring, first, last = self._ring, int(self._ints[FIRST]), int(self._ints[LAST])
+        ring, first, last = self._ring, int(self._ints[_l2.FIRST]), int(self._ints[_l2.LAST])
         if last < len(ring.rows) and ring.starts[last] + entries <= len(ring.values):
             return
         ring.make_room(first, last, entries)
-        self._ints[FIRST], self._ints[LAST] = 0, last - first
+        self._ints[_l2.FIRST], self._ints[_l2.LAST] = 0, last - first
         self._fit_saved()
 
     def predict(self, batch: Batch) -> Floats:
@@ -302,7 +268,7 @@ class DualAscent:
         if not self._loss.logistic:
             return None
         out = np.empty(len(scores))
-        _l2.sigmoids(scores, out)
+        sigmoids(scores, out)
         return out
 
     def _served(self) -> tuple[float, float]:
@@ -329,7 +295,7 @@ class DualAscent:
         return self._intercept(self._served_by())
 
     def _intercept(self, served: _Served) -> float:
-        return float(served(self._w[-1:])[0]) if self._floats[BIAS] != 0.0 else 0.0
+        return float(served(self._w[-1:])[0]) if self._floats[_l2.BIAS] != 0.0 else 0.0
 
     def served_weights(self) -> list[ServedWeights]:
         """See Learner. O(width) with entropy."""
@@ -364,7 +330,7 @@ class DualAscent:
         """(3,): as `l2_sums`, with w' = factor v. Reads one block of the weights after another."""
         w, floats, ints, sums = self._w, self._floats, self._ints, np.zeros(3)
         numbers = factor, *_general.shift_and_sum(w, floats, ints, factor)
-        stop = len(w) if floats[BIAS] != 0.0 else len(w) - 1
+        stop = len(w) if floats[_l2.BIAS] != 0.0 else len(w) - 1
         for first in range(0, stop, BLOCK):
             rows = w[first : min(first + BLOCK, stop)]
             _general.add_regularizer(rows, served(rows), floats, ints, *numbers, sums)
@@ -396,7 +362,7 @@ class DualAscent:
     @property
     def samples(self) -> int:
         """See Learner."""
-        return int(self._ints[SAMPLES])
+        return int(self._ints[_l2.SAMPLES])
 
     def certificate(self) -> Certificate:
         """See protocols/certificate.py. O(width + entries retained) time; memory for a block."""
@@ -409,27 +375,26 @@ class DualAscent:
     def _certified(self) -> tuple[Certificate, float]:
         """The certificate from the sums of the kernel, and the sum of the losses."""
         floats, ints, ring = self._floats, self._ints, self._ring
-        delta = float(floats[DELTA])
+        delta = float(floats[_l2.DELTA])
         if delta == 0.0:
             return Certificate(0.0, 0.0, 0.0, 0.0, 0, 0.0, False), 0.0
         sliding = self._window.length > 0
-        first, last = int(ints[FIRST]), int(ints[LAST])
+        first, last = int(ints[_l2.FIRST]), int(ints[_l2.LAST])
         if sliding:
             first = max(first, last - self._window.length)
-        room = float(_l2.rho_delta(floats[RHO], floats[STRENGTH], delta))
+        room = float(_l2.rho_delta(floats, delta))
         rho = room / delta
         sums, regularizer, arrays = np.empty(4), np.empty(3), ring.arrays
         if self._is_l2:
             w, (fv, fz) = self._w, self._served()
-            l2_sums(w, fv, fz, float(floats[SCALE]) / room, regularizer)
+            l2_sums(w, fv, fz, float(floats[_l2.SCALE]) / room, regularizer)
         else:
             served = self._served_by()
-            regularizer = self._regularizer_sums(float(floats[SCALE]) / room, served)
+            regularizer = self._regularizer_sums(float(floats[_l2.SCALE]) / room, served)
             arrays, w = self._by_entry(arrays, first, last, served)
             fv, fz = 1.0, 0.0
-        row_sums(
-            *arrays, first, last, w, fv, fz, floats[BIAS], floats[BETA], self._loss.numbers, sums
-        )
+        beta, bias = floats[_l2.BETA], floats[_l2.BIAS]
+        row_sums(*arrays, first, last, w, fv, fz, bias, beta, self._loss.numbers, sums)
         share, gap, primal, conjugate = sums.tolist()
         values = primal
         r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())
@@ -438,7 +403,7 @@ class DualAscent:
             dual = -conjugate / share - r_dual
             primal = primal / share + r_served
         else:
-            dual = -float(floats[CONJUGATE]) / delta - r_dual
+            dual = -float(floats[_l2.CONJUGATE]) / delta - r_dual
             primal = dual + gap
         certificate = Certificate(
             primal,
@@ -454,7 +419,7 @@ class DualAscent:
     @property
     def retained(self) -> int:
         """See Unlearner."""
-        return int(self._ints[LAST] - self._ints[FIRST])
+        return int(self._ints[_l2.LAST] - self._ints[_l2.FIRST])
 
     def unlearn(self, age: int) -> None:
         """See Unlearner. O(width + entries retained)."""
@@ -465,7 +430,7 @@ class DualAscent:
             take_out(age, self._ring, self._w, self._floats, self._ints)
             self._fit_saved()
             self._begin_average()
-            numbers = (self._floats[:LOSS], self._w, self._weights())
+            numbers = (self._floats[: _l2.LOSS], self._w, self._weights())
         if not all(map(is_storable, numbers)):
             self.restore(before)
             raise UnlearningError("without this row, some number would not be finite")
@@ -482,7 +447,7 @@ class DualAscent:
             rows = take_in(fingerprints[0], duals[0], share, *arrays)
             if rows:
                 self._begin_average()
-            numbers = (self._floats[:LOSS], self._w, self._weights())
+            numbers = (self._floats[: _l2.LOSS], self._w, self._weights())
         if not all(map(is_storable, numbers)):
             raise RefitError("with these dual variables, some number would not be finite")
         return rows
@@ -490,14 +455,14 @@ class DualAscent:
     def _begin_average(self) -> None:
         """Restart the average at the current iterate; empty before the first row."""
         floats = self._floats
-        if not self._ints[AVERAGED] or floats[DELTA] == 0.0:
+        if not self._ints[_l2.AVERAGED] or floats[_l2.DELTA] == 0.0:
             return
         if self._is_l2:
-            room = _l2.rho_delta(floats[RHO], floats[STRENGTH], floats[DELTA])
-            floats[AVG_P] = floats[SCALE] / room
+            room = _l2.rho_delta(floats, floats[_l2.DELTA])
+            floats[_l2.AVG_P] = floats[_l2.SCALE] / room
         else:
             self._w[:, 1] = self._weights()
-        floats[AVG_S] = 1.0
+        floats[_l2.AVG_S] = 1.0
 
     def state(self) -> State:
         """See Learner."""
@@ -505,13 +470,13 @@ class DualAscent:
         state: State = {name: np.array(floats[at]) for name, at in STATE_FLOATS.items()}
         state |= {name: np.array(ints[at]) for name, at in STATE_INTS.items()}
         state["v"] = self._w[:, 0].copy()
-        if ints[AVERAGED]:
+        if ints[_l2.AVERAGED]:
             state[self._second] = self._w[:, 1].copy()
-        return state | self._ring.state(int(ints[FIRST]), int(ints[LAST]))
+        return state | self._ring.state(int(ints[_l2.FIRST]), int(ints[_l2.LAST]))
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
-        width, averaged = self._features.width, bool(self._ints[AVERAGED])
+        width, averaged = self._features.width, bool(self._ints[_l2.AVERAGED])
         shapes = dict.fromkeys(STATE_FLOATS, ()) | dict.fromkeys(STATE_INTS, ()) | {"v": (width,)}
         if averaged:
             shapes[self._second] = (width,)
@@ -521,7 +486,7 @@ class DualAscent:
             self._floats[at] = state[name]
         for name, at in STATE_INTS.items():
             self._ints[at] = state[name]
-        self._ints[FIRST], self._ints[LAST] = 0, rows
+        self._ints[_l2.FIRST], self._ints[_l2.LAST] = 0, rows
         self._w[:, 0] = state["v"]
         if averaged:
             self._w[:, 1] = state[self._second]

@@ -11,24 +11,7 @@ import numpy as np
 
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Indices, Ints, f8, i8, kernel, void
 from dualstream.solvers.losses.loss_steps import loss_conjugate
-from dualstream.solvers.online.dual_ascent.kernels import (
-    AVG_K,
-    AVG_P,
-    AVG_S,
-    BETA,
-    BIAS,
-    CONJUGATE,
-    DELTA,
-    EVICTED,
-    FIRST,
-    IN_WINDOW,
-    LAST,
-    LENGTH,
-    LOSS,
-    N_STEPS,
-    SCALE,
-    SINCE_RESUM,
-)
+from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import WEIGHT, Ring
 
 _NEGLIGIBLE = 1e-9
@@ -93,41 +76,41 @@ def sum_of(
 ) -> tuple[float, float, float, int]:
     """The sums of sum_rows; adds to u."""
     out = np.empty(4)
-    sum_rows(first, last, only, f[BETA], f[BIAS], f[LOSS:], *ring.arrays, u, out)
+    sum_rows(first, last, only, f[l2.BETA], f[l2.BIAS], f[l2.LOSS :], *ring.arrays, u, out)
     delta, conjugate, size, steps = out.tolist()
     return delta, conjugate, size, int(steps)
 
 
 def first_that_counts(k: Ints) -> int:
     """The first retained row that is in the window."""
-    first, last, length = int(k[FIRST]), int(k[LAST]), int(k[LENGTH])
+    first, last, length = int(k[l2.FIRST]), int(k[l2.LAST]), int(k[l2.LENGTH])
     return max(first, last - length) if length else first
 
 
 def all_is_retained(ring: Ring, w: Floats, f: Floats, k: Ints) -> bool:
     """Whether every row that counts is retained: then u and both sums can be summed from rows."""
-    if k[LENGTH] > 0:
+    if k[l2.LENGTH] > 0:
         return True
-    delta, *_ = sum_of(ring, f, np.zeros(len(w)), int(k[FIRST]), int(k[LAST]))
-    return bool(f[DELTA] - delta <= _NEGLIGIBLE * f[DELTA])
+    delta, *_ = sum_of(ring, f, np.zeros(len(w)), int(k[l2.FIRST]), int(k[l2.LAST]))
+    return bool(f[l2.DELTA] - delta <= _NEGLIGIBLE * f[l2.DELTA])
 
 
 def recompute_sums(ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     """u, Delta and both sums from the retained rows that count, as if there were no others."""
     u = np.zeros(len(w))
-    is_sliding = k[LENGTH] > 0
-    f[DELTA], conjugate, size, steps = sum_of(ring, f, u, first_that_counts(k), int(k[LAST]))
-    w[:, 0], f[SCALE] = u, 1.0
+    is_sliding = k[l2.LENGTH] > 0
+    f[l2.DELTA], conjugate, size, steps = sum_of(ring, f, u, first_that_counts(k), int(k[l2.LAST]))
+    w[:, 0], f[l2.SCALE] = u, 1.0
     # As in learn_rows: a sliding window's sum of conjugates is computed on demand.
-    f[CONJUGATE] = 0.0 if is_sliding else conjugate
-    f[IN_WINDOW], k[N_STEPS] = (size, steps) if is_sliding else (0.0, 0)
-    f[EVICTED], k[SINCE_RESUM] = 0.0, 0
+    f[l2.CONJUGATE] = 0.0 if is_sliding else conjugate
+    f[l2.IN_WINDOW], k[l2.N_STEPS] = (size, steps) if is_sliding else (0.0, 0)
+    f[l2.EVICTED], k[l2.SINCE_RESUM] = 0.0, 0
 
 
 def forget_average(w: Floats, f: Floats) -> None:
     """Reset the average to its initial, empty state."""
     w[:, 1:] = 0.0
-    f[AVG_P], f[AVG_K], f[AVG_S] = 0.0, 1.0, 0.0
+    f[l2.AVG_P], f[l2.AVG_K], f[l2.AVG_S] = 0.0, 1.0, 0.0
 
 
 def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
@@ -137,21 +120,21 @@ def take_out(age: int, ring: Ring, w: Floats, f: Floats, k: Ints) -> None:
     w, f and k are those of kernels.py; the average restarts empty. The caller must check that the
     results are finite. O(width + entries retained).
     """
-    first, last = int(k[FIRST]), int(k[LAST])
+    first, last = int(k[l2.FIRST]), int(k[l2.LAST])
     at = last - 1 - age
     is_whole = all_is_retained(ring, w, f, k)
     if not is_whole:
         u = np.zeros(len(w))
         delta, conjugate, _, _ = sum_of(ring, f, u, first, last, at)
-        part = u / f[SCALE]
+        part = u / f[l2.SCALE]
         v = w[:, 0] - part
         w[:, 0] = np.where(np.abs(v) <= _ROUNDING * np.abs(part), 0.0, v)
-        f[DELTA] -= delta
-        f[CONJUGATE] -= conjugate
+        f[l2.DELTA] -= delta
+        f[l2.CONJUGATE] -= conjugate
     # These rows have one row less after them; the factor keeps their delta.
-    ring.rows[first:at, WEIGHT] *= f[BETA]
+    ring.rows[first:at, WEIGHT] *= f[l2.BETA]
     ring.remove(first, last, at)
-    k[FIRST], k[LAST] = 0, last - 1 - first
+    k[l2.FIRST], k[l2.LAST] = 0, last - 1 - first
     if is_whole:
         recompute_sums(ring, w, f, k)
     forget_average(w, f)

@@ -221,14 +221,6 @@ def test_elastic_net_leaves_weak_features_out():
     assert learner.nonzeros == 2
 
 
-def test_the_two_kernels_have_one_layout():
-    for name in (*dir(_general),):
-        if name.isupper() and isinstance(getattr(_general, name), int) and name[0] != "_":
-            assert getattr(_general, name) == getattr(_l2, name), name
-    for name in ("_OUTSIZED", "_TINY", "_LARGE"):
-        assert getattr(_general, name) == getattr(_l2, name)
-
-
 def test_a_state_without_its_average_is_refused(subtests):
     for regularizer, window in product(REGULARIZERS.values(), WINDOWS.values()):
         with subtests.test(regularizer=regularizer, window=window):
