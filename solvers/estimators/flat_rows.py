@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.estimators.base import value_errors
-from dualstream.solvers.rows.batch import LARGEST, Batch
+from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.columns import BadColumn, ColumnReader
 from dualstream.solvers.rows.columns.tables import rows_of
 from dualstream.solvers.rows.hashing import NameIndices, hash_row
+from dualstream.solvers.rows.text.tokens import LARGEST
 from dualstream.solvers.spec.validate import resolve_spec
 from dualstream.wire.text_values import EXACT, TOO_LONG
 

@@ -12,9 +12,9 @@ from dualstream.solvers.protocols.served_form import (
     NystroemForm,
     StageForm,
 )
+from dualstream.solvers.rows.scalar import FIRST_DENSE_ROW, TINY
 
-_FIRST_DENSE_ROW = 21.0
-_TINY, _ROUNDING = 1e-290, 1e-30
+_ROUNDING = 1e-30
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -60,7 +60,7 @@ def balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) 
     mean = _spread(stage.means, stage, columns)
     m = _spread(stage.deviations, stage, columns)
     was_dense = _spread(stage.dense.astype(np.float64), stage, columns) > 0.0
-    is_dense = (was_dense & (4.0 * c >= t)) | ((t >= _FIRST_DENSE_ROW) & (2.0 * c >= t))
+    is_dense = (was_dense & (4.0 * c >= t)) | ((t >= FIRST_DENSE_ROW) & (2.0 * c >= t))
 
     is_zero = node("Equal", rows, 0.0)
     if stage.limits is not None:
@@ -73,7 +73,7 @@ def balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) 
     mu = node("Add", mean, node("Div", step, c))
     deviations = node("Add", m, node("Mul", step, node("Sub", rows, mu)))
     square = node("Add", node("Div", deviations, c), node("Mul", mu, mu))
-    has_none = node("Less", square, _TINY)
+    has_none = node("Less", square, TINY)
     h = node("Mul", _divided(node, rows, square, has_none), raised)
     if is_dense.any():
         share = c / t
@@ -82,7 +82,7 @@ def balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) 
         variance = node("Add", of_row, node("Mul", 1.0 - share, of_mean))
         rounding = node("Mul", node("Add", of_row, of_mean), _ROUNDING)
         is_constant = node(
-            "Or", node("LessOrEqual", variance, rounding), node("Less", variance, _TINY)
+            "Or", node("LessOrEqual", variance, rounding), node("Less", variance, TINY)
         )
         above = node("Sub", rows, node("Mul", mu, share))
         dense = _divided(node, above, variance, is_constant)
@@ -103,7 +103,7 @@ def _scaled_zero(
     share = count / t
     of_mean = share * mean * mean
     variance = m / t + (1.0 - share) * of_mean
-    is_constant = (variance <= _ROUNDING * (m / t + of_mean)) | (variance < _TINY)
+    is_constant = (variance <= _ROUNDING * (m / t + of_mean)) | (variance < TINY)
     stays = was_dense & (4.0 * count >= t) & ~is_constant
     root = np.sqrt(np.where(stays, variance, 1.0))
     return np.where(stays, -mean * share / root, 0.0)

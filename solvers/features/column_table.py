@@ -45,7 +45,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.rows.scalar import prefetch
+from dualstream.solvers.rows.scalar import FIRST_DENSE_ROW, TINY, prefetch
 
 # The last numbers of a block. PLACE: 1 + index of the column in `dense`, 0 for a sparse column.
 COUNT, MEAN, M, PLACE = range(4)
@@ -65,9 +65,6 @@ RAW, COUNTS, BALANCED = range(3)
 NORM_NONE, NORM_ROW, NORM_RUNNING = range(3)
 
 _SETTLED = 1024.0
-_FIRST_DENSE_ROW = 21.0
-# As in rows/scalar.py: a mean square below this has no square root that is safe to divide by.
-_TINY = 1e-290
 _MULTIPLIER = 0x9E3779B1
 
 
@@ -142,7 +139,7 @@ def limit_entries(
         c = max(count[p], 1.0)
         is_constant = m[p] <= 1e-30 * (m[p] + c * mu * mu)
         square = near * mu * mu if is_constant else m[p] * max(near / c, least)
-        far = math.sqrt(square) if count[p] > 0.0 and square > _TINY else np.inf
+        far = math.sqrt(square) if count[p] > 0.0 and square > TINY else np.inf
         out[p] = max(min(x, mu + far), mu - far) if x != 0.0 else 0.0
 
 
@@ -163,7 +160,7 @@ def count_entries(
 
     An entry of value 0 belongs to a dense column that is absent from the row.
     """
-    settled = 1.0 if t >= _FIRST_DENSE_ROW else 0.0
+    settled = 1.0 if t >= FIRST_DENSE_ROW else 0.0
     of_all = 1.0 / t
     for p in range(n):
         x = value[p]
@@ -184,11 +181,11 @@ def count_entries(
         share = c * of_all if c < t else 1.0
         of_row, of_mean = deviations * of_all, share * mu * mu
         variance = of_row + (1.0 - share) * of_mean
-        is_constant = (variance <= 1e-30 * (of_row + of_mean)) | (variance < _TINY)
+        is_constant = (variance <= 1e-30 * (of_row + of_mean)) | (variance < TINY)
         square = deviations * of_c + mu * mu
         above = x - mu * share if dense > 0.0 else x
         below = variance if dense > 0.0 else square
-        nothing = is_constant if dense > 0.0 else square < _TINY
+        nothing = is_constant if dense > 0.0 else square < TINY
         balance[p] = 0.0 if nothing else above / math.sqrt(below)
 
 

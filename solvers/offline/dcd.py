@@ -30,12 +30,10 @@ from dualstream.solvers.jit import (
     Ints,
     b1,
     f8,
-    i4,
     i8,
     kernel,
-    types,
 )
-from dualstream.solvers.offline.dual_sweep import CURVATURE, DUAL, LABEL, STEP
+from dualstream.solvers.offline.dual_sweep import AHEAD, CURVATURE, DUAL, LABEL, RO_I4_2D, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.method import Method, Start, first_duals
 from dualstream.solvers.offline.options import CYCLIC, PERMUTED, RANDOM
@@ -54,9 +52,6 @@ _PASSES = 0.25
 """Passes before a step on all active rows, as a multiple of the step's cost in passes."""
 _STEPS = 50
 """Maximum number of such steps. Finitely many suffice, but rounding may hide the last one."""
-
-RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
-_AHEAD = 12  # as in dual_sweep.py
 
 
 class Descent:
@@ -213,10 +208,10 @@ def descend(
                 j = int(draws[first + taken] * active)
                 order[s], order[j] = order[j], order[s]
                 taken += 1
-            if s + 2 * _AHEAD < active:
-                prefetch(indptr, order[s + 2 * _AHEAD])
-                prefetch(table, order[s + _AHEAD])
-                at = indptr[order[s + _AHEAD], 0]
+            if s + 2 * AHEAD < active:
+                prefetch(indptr, order[s + 2 * AHEAD])
+                prefetch(table, order[s + AHEAD])
+                at = indptr[order[s + AHEAD], 0]
                 prefetch(indices, at)
                 prefetch(values, at)
                 prefetch(values, at + 8)

@@ -25,7 +25,7 @@ LABEL, STEP, CURVATURE, DUAL = range(4)
 
 # Prefetch distance, in visits: rows are visited in random order, so their entries are prefetched
 # this far ahead, and their positions twice as far.
-_AHEAD = 12
+AHEAD = 12
 
 
 @kernel(f8(RO_I8_2D, RO_I4_2D, RO_F8_2D, RO_F8, f8, RO_I8, F8, F8_2D))
@@ -58,10 +58,10 @@ def sweep(
     gap = 0.0
     count = order.shape[0]
     for k in range(count):
-        if k + 2 * _AHEAD < count:
-            prefetch(indptr, order[k + 2 * _AHEAD])
-            prefetch(table, order[k + _AHEAD])
-            at = indptr[order[k + _AHEAD], 0]
+        if k + 2 * AHEAD < count:
+            prefetch(indptr, order[k + 2 * AHEAD])
+            prefetch(table, order[k + AHEAD])
+            at = indptr[order[k + AHEAD], 0]
             prefetch(indices, at)
             prefetch(values, at)
             prefetch(values, at + 8)

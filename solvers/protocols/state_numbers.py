@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, SolverError
-from dualstream.solvers.rows.batch import LARGEST, Batch
+from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.text.tokens import LARGEST
 
 Array = npt.NDArray[Any]
 

@@ -32,12 +32,9 @@ from dualstream.solvers.rows.scalar import sort_row
 from dualstream.solvers.rows.shared_ones import are_shared_ones
 from dualstream.solvers.rows.text import libsvm
 from dualstream.solvers.rows.text.libsvm import BadLine
+from dualstream.solvers.rows.text.tokens import LARGEST
 
-LARGEST = 1e100
-"""Largest magnitude of a number in a row: its square, summed over a row, stays finite."""
 MAX_DIM = 2**31 - 2
-
-_MAX_MAGNITUDE = LARGEST  # numba freezes module constants when it compiles a kernel
 
 # Comparing dtype objects takes a fraction of the time that comparing types takes.
 _INT64, _INT32, _FLOAT64 = (np.dtype(each) for each in (np.int64, np.int32, np.float64))
@@ -485,7 +482,7 @@ def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
         end = indptr[i + 1]
         for p in range(begin, end):
             j, x = indices[p], values[p]
-            if not abs(x) <= _MAX_MAGNITUDE:
+            if not abs(x) <= LARGEST:
                 x = np.nan
             if p > begin and indices[written - 1] == j:
                 values[written - 1] += x
@@ -516,7 +513,7 @@ def tidy_rows(
         is_sorted, is_tidy = True, begin == written
         for p in range(begin, end):
             j, x = indices[p], values[p]
-            if j < 0 or j >= dim or not abs(x) <= _MAX_MAGNITUDE:
+            if j < 0 or j >= dim or not abs(x) <= LARGEST:
                 faults[i] = _LOW if j < 0 else _HIGH if j >= dim else _NUMBER
                 at[i] = j
                 break
@@ -561,13 +558,9 @@ def are_good(
     if not good:
         return False
     for i in range(n):
-        good &= (
-            (not abs(labels[i]) > _MAX_MAGNITUDE)
-            & (0.0 <= weights[i])
-            & (weights[i] <= _MAX_MAGNITUDE)
-        )
+        good &= (not abs(labels[i]) > LARGEST) & (0.0 <= weights[i]) & (weights[i] <= LARGEST)
     for p in range(values.shape[0]):
-        good &= (abs(values[p]) <= _MAX_MAGNITUDE) & (values[p] != 0.0)
+        good &= (abs(values[p]) <= LARGEST) & (values[p] != 0.0)
     # Unsigned, so that numba skips the check for negative indices; 64 bits wide like the compared
     # numbers, so that LLVM vectorizes the loop by eight.
     falls, one = np.uint32(0), np.uint64(1)
@@ -596,16 +589,16 @@ def first_bad_row(
     for i in range(n):
         if indptr[i + 1] < indptr[i] or indptr[i + 1] > values.shape[0]:
             return i, _POINTERS, 0
-        if abs(labels[i]) > _MAX_MAGNITUDE:
+        if abs(labels[i]) > LARGEST:
             return i, _LABEL, 0
-        if not 0.0 <= weights[i] <= _MAX_MAGNITUDE:
+        if not 0.0 <= weights[i] <= LARGEST:
             return i, _WEIGHT, 0
         previous = -1
         for p in range(indptr[i], indptr[i + 1]):
             j = indices[p]
             if j <= previous:
                 return i, (_LOW if j < 0 else _ORDER), j
-            if not abs(values[p]) <= _MAX_MAGNITUDE:
+            if not abs(values[p]) <= LARGEST:
                 return i, _NUMBER, j
             if values[p] == 0.0:
                 return i, _ZERO, j

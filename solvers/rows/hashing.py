@@ -8,18 +8,13 @@ the feature `name=text` with value 1. A bool is its name with value 1 or 0. Hash
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import I8, RO_I8, RO_U1, Bytes, Ints, i8, kernel, void
+from dualstream.solvers.jit import I8, RO_I8, RO_U1, Bytes, Ints, kernel, void
 from dualstream.solvers.rows.text.tokens import hash_bytes
 
 MAX_BITS = 28
-
-_MASK = 0xFFFFFFFF
-_C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
-_F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
 
 
 def hash_names(names: Sequence[str], bits: int) -> Ints:
@@ -81,35 +76,12 @@ def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return indices, values
 
 
-@kernel(i8(i8, i8), inner=True)
-def rotated(x: int, by: int) -> int:
-    """The 32-bit number x, rotated to the left."""
-    return ((x << by) | (x >> (32 - by))) & _MASK
-
-
 @kernel(void(RO_U1, RO_I8, I8))
 def hash_all(text: Bytes, ends: Ints, out: Ints) -> None:
-    """MurmurHash3 x86 32, seed 0, of each piece of `text`; out (n,) in [0, 2^32).
+    """hash_bytes of each piece of `text`; out (n,) in [0, 2^32).
 
     text (m,) uint8 holds the pieces one after the other; piece i is ends[i]:ends[i+1], ends (n +
-    1,). Products wrap modulo 2^64, which keeps their low 32 bits right.
+    1,).
     """
     for i in range(out.shape[0]):
-        begin, end = ends[i], ends[i + 1]
-        h: Any = np.int64(0)
-        tail = begin + (end - begin) // 4 * 4
-        for p in range(begin, tail, 4):
-            k: Any = np.int64(text[p]) | np.int64(text[p + 1]) << 8
-            k |= np.int64(text[p + 2]) << 16 | np.int64(text[p + 3]) << 24
-            k = rotated((k * _C1) & _MASK, 15)
-            h ^= (k * _C2) & _MASK
-            h = (rotated(h, 13) * 5 + _C3) & _MASK
-        k = np.int64(0)
-        for p in range(end - 1, tail - 1, -1):
-            k = k << 8 | np.int64(text[p])
-        if tail < end:
-            h ^= (rotated((k * _C1) & _MASK, 15) * _C2) & _MASK
-        h ^= end - begin
-        h = ((h ^ h >> 16) * _F1) & _MASK
-        h = ((h ^ h >> 13) * _F2) & _MASK
-        out[i] = h ^ h >> 16
+        out[i] = hash_bytes(text[ends[i] : ends[i + 1]], ends[i + 1] - ends[i])

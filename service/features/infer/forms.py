@@ -5,8 +5,8 @@ from enum import Enum, auto
 from math import isfinite
 from typing import Any
 
-from dualstream.solvers.rows.batch import LARGEST
 from dualstream.solvers.rows.columns.values import BadColumn, as_boolean, as_number, as_time
+from dualstream.solvers.rows.text.tokens import LARGEST
 from dualstream.wire.text_values import EXACT, BadValue, number_of
 
 

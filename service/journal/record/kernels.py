@@ -2,13 +2,12 @@
 
 A part is plain if it has rows without text and with numeric labels. Kernels leave everything else,
 damaged parts included, to decode.py, which raises the precise error.
-
-The layout's numbers are repeated here: a cached kernel would not notice a change in format.py.
 """
 
 import numpy as np
 import numpy.typing as npt
 
+from dualstream.service.journal.record import format as f
 from dualstream.solvers.jit import (
     F8,
     I4,
@@ -37,11 +36,8 @@ SMALLEST = 11
 LARGE = 1024
 """Longer parts are checksummed by the library, which uses a CPU instruction."""
 
-_VERSION, _LARGE = 1, LARGE
-_CONTROL, _KEY, _FINGERPRINT, _WIDE, _KNOWN_FLAGS = 1, 2, 4, 16, 31
-_KNOWN_COLUMNS, _LAST_KIND = 0x7FFF, 6
-_PLAIN_COLUMNS = 0x07FF
-_MAX_INDEX = 2**31 - 1
+_LAST_KIND = max(f.KEY_KINDS)
+_PLAIN_COLUMNS = f.IDS - 1
 
 
 def _crc_tables() -> Ints:
@@ -160,12 +156,12 @@ def find_parts(
     """
     n, at, size = 0, 0, len(bytes_)
     records, entries, keys, all_columns, large = 0, 0, 0, 0, 0
-    while at + SMALLEST <= size and bytes_[at] == _VERSION:
+    while at + SMALLEST <= size and bytes_[at] == f.VERSION:
         flags = byte(bytes_, at + 1)
         columns = number(bytes_, at + 2, 2)
-        if flags & ~_KNOWN_FLAGS or columns & ~_KNOWN_COLUMNS:
+        if flags & ~f.KNOWN_FLAGS or columns & ~f.KNOWN_COLUMNS:
             break
-        if flags & _WIDE:
+        if flags & f.WIDE:
             if at + 12 > size:
                 break
             length, count, start = number(bytes_, at + 4, 4), number(bytes_, at + 8, 4), at + 12
@@ -174,12 +170,12 @@ def find_parts(
         end = at + length - 4
         if end < start or end + 4 > size:
             break
-        if end - at > _LARGE:
+        if end - at > LARGE:
             large += 1
         elif number(bytes_, end, 4) != crc32c(bytes_, at, end, tables):
             break
         key, key_end, mark = -1, -1, -1
-        if flags & _KEY:
+        if flags & f.KEY:
             if end - start < 3:
                 break
             key = start + 2
@@ -188,12 +184,12 @@ def find_parts(
             if key_end == key or key_end > end or kind < 1 or kind > _LAST_KIND:
                 break
             start = key_end
-        if flags & _FINGERPRINT:
+        if flags & f.FINGERPRINT:
             if end - start < 16:
                 break
             mark = start
             start += 16
-        is_rows = flags & _CONTROL == 0
+        is_rows = flags & f.CONTROL == 0
         parts[n, 0], parts[n, 1], parts[n, 2], parts[n, 3] = start, end, flags, columns
         parts[n, 4], parts[n, 5], parts[n, 6], parts[n, 7] = count, key, key_end, mark
         parts[n, 9] = at
@@ -303,7 +299,7 @@ def take_rows(
             width = 1 << kind
             for i in range(entries):
                 index = number(bytes_, at, width)
-                if index > _MAX_INDEX:
+                if index > f.MAX_INDEX:
                     return p
                 indices[entry + i] = index
                 at += width

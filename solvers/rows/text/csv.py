@@ -26,6 +26,7 @@ from dualstream.solvers.jit import (
     kernel,
 )
 from dualstream.solvers.rows.text.tokens import (
+    LARGEST,
     LONGEST_NAME,
     NO_LABELS,
     NUMBERS,
@@ -39,7 +40,6 @@ from dualstream.solvers.rows.text.tokens import (
     store_name,
 )
 
-_MAX_MAGNITUDE = 1e100
 _COMMA, _QUOTE, _FEED = 44, 34, 10
 
 # Content of a column.
@@ -223,7 +223,7 @@ def read_record(
             has_label = True
             if label_kind == NUMBERS:
                 x, q = json_number(text, start, powers)
-                if q != end or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
+                if q != end or not abs(x) <= LARGEST or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             else:
@@ -234,7 +234,7 @@ def read_record(
                 labels[row] = label_slots[slot]
         elif kind == WEIGHT and start < end:
             x, q = json_number(text, start, powers)
-            if q != end or not x <= _MAX_MAGNITUDE or text[start] == 45:
+            if q != end or not x <= LARGEST or text[start] == 45:
                 return -1
             weights[row] = x
         elif kind == FEATURE and start < end:

@@ -49,6 +49,7 @@ from dualstream.solvers.rows.text.name_cache import (
     text_slot,
 )
 from dualstream.solvers.rows.text.tokens import (
+    LARGEST,
     LONGEST_NAME,
     NO_LABELS,
     NUMBERS,
@@ -58,6 +59,7 @@ from dualstream.solvers.rows.text.tokens import (
     hash_bytes,
     json_number,
     label_slot,
+    skip_space,
     store_name,
 )
 
@@ -68,7 +70,6 @@ X, Y, WEIGHT = range(3)
 ENDED, STOPPED = 0, 1
 """Results of reading: the end of the text, or something that is not of the common form."""
 
-_MAX_MAGNITUDE = 1e100
 _UNKNOWN, _UNNAMED = -1, -2
 """Cached instead of the index of a name: no index yet, and -2 - index while all its values are 0.
 A name is stored with its first other value."""
@@ -78,14 +79,6 @@ _PLAIN, _BEYOND_ASCII, _OTHER = range(3)
 _KIND = np.zeros(256, np.uint8)
 _KIND[128:] = _BEYOND_ASCII
 _KIND[:32] = _KIND[34] = _KIND[92] = _OTHER
-
-
-@kernel(i8(RO_U1, i8), inner=True)
-def skip_space(text: Bytes, p: int) -> int:
-    """The next position that is neither a space, a tab nor a carriage return."""
-    while text[p] == 32 or text[p] == 9 or text[p] == 13:
-        p += 1
-    return p
 
 
 @kernel(i8(RO_U1, i8, b1, U1, i8), inner=True)
@@ -484,7 +477,7 @@ def read_y(
     if label_kind == NUMBERS:
         x, p = json_number(text, p, powers)
         # -0 is 0 if written as a whole number, and -0.0 otherwise.
-        if not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
+        if not abs(x) <= LARGEST or (x == 0.0 and text[start] == 45):
             return -1
         labels[row] = x
         return p
@@ -504,7 +497,7 @@ def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) 
     if text[p] == 45:
         return -1
     x, p = json_number(text, p, powers)
-    if not x <= _MAX_MAGNITUDE:
+    if not x <= LARGEST:
         return -1
     weights[row] = x
     return p

@@ -28,9 +28,7 @@ from dualstream.solvers.jit import (
     void,
 )
 from dualstream.solvers.rows.text.count_lines import count_lines
-from dualstream.solvers.rows.text.tokens import EXACT, POWERS_OF_TEN, digit, scaled
-
-_MAX_MAGNITUDE = 1e100  # largest magnitude of a number in a row
+from dualstream.solvers.rows.text.tokens import EXACT, LARGEST, POWERS_OF_TEN, digit, scaled
 
 # Byte classes: part of a token, space between tokens, or the end of a line's content.
 _TOKEN, _SPACE, _END = range(3)
@@ -380,7 +378,7 @@ def parse_lines(
                 code = _LONG_INTEGER if how == _TOO_LONG else _BAD_NUMBER
                 break
             is_tidy = is_tidy and how == _READ and index > previous
-            is_tidy = is_tidy and x != 0.0 and abs(x) <= _MAX_MAGNITUDE
+            is_tidy = is_tidy and x != 0.0 and abs(x) <= LARGEST
             previous = index
             indices[nnz] = index - 1
             values[nnz] = x

@@ -36,16 +36,17 @@ POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])
 EXACT = 2**53
 
 LONGEST_NAME = 1024
+"""Maximum bytes of a name, and of a text value; longer ones are left to the exact parser."""
 MAX_ROW_NAMES = 100_000
 """Maximum number of named features of a row, zeros included. A longer row is refused before its
 names are hashed."""
-"""Maximum bytes of a name, and of a text value; longer ones are left to the exact parser."""
+LARGEST = 1e100
+"""Largest magnitude of a number in a row: its square, summed over a row, stays finite."""
 NO_LABELS, NUMBERS, PLACES = 0, 1, 2
 """How labels are read: ignored; as numbers; as indices into a table of labels as written."""
 LABELS = 4096
 """Maximum labels of such a table."""
 
-_MAX_MAGNITUDE = 1e100  # largest magnitude of a number in a row
 _MAX_INSERTION_SORT = 6  # insertion sort is faster for few entries
 _MASK = 0xFFFFFFFF
 _C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
@@ -56,6 +57,14 @@ _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
 def digit(byte: int) -> int:
     """Value of a decimal digit; other bytes give values below 0 or above 9."""
     return int(byte) - 48
+
+
+@kernel(i8(RO_U1, i8), inner=True)
+def skip_space(text: Bytes, p: int) -> int:
+    """The next position that is neither a space, a tab nor a carriage return."""
+    while text[p] == 32 or text[p] == 9 or text[p] == 13:
+        p += 1
+    return p
 
 
 @kernel(f8(f8, f8, f8), inner=True)
@@ -151,7 +160,7 @@ def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
     return (-x if negative else x), p
 
 
-@kernel(i8(U1, i8))
+@kernel(i8(RO_U1, i8))
 def hash_bytes(text: Bytes, length: int) -> int:
     """MurmurHash3 x86 32, seed 0, of the first bytes of `text`: in [0, 2^32).
 
@@ -362,7 +371,7 @@ def finish_row(
     previous = -1
     for p in range(start, end):
         x = values[p]
-        if not abs(x) <= _MAX_MAGNITUDE:
+        if not abs(x) <= LARGEST:
             return -1
         is_sorted = is_sorted and indices[p] > previous
         is_tidy = is_tidy and x != 0.0
@@ -381,7 +390,7 @@ def finish_row(
                 return -1
             x += values[p]
             p += 1
-        if not abs(x) <= _MAX_MAGNITUDE:
+        if not abs(x) <= LARGEST:
             return -1
         if x != 0.0:
             indices[written], values[written] = j, x

@@ -26,6 +26,7 @@ from dualstream.solvers.jit import (
     kernel,
 )
 from dualstream.solvers.rows.text.tokens import (
+    LARGEST,
     LONGEST_NAME,
     MAX_ROW_NAMES,
     NO_LABELS,
@@ -36,10 +37,10 @@ from dualstream.solvers.rows.text.tokens import (
     hash_bytes,
     json_number,
     label_slot,
+    skip_space,
     store_name,
 )
 
-_MAX_MAGNITUDE = 1e100
 _BAR, _COLON, _QUOTE, _CARET, _FEED = 124, 58, 39, 94, 10
 
 # Byte classes in a name: part of it, non-ASCII, its end, or not of the common form.
@@ -48,14 +49,6 @@ _KIND = np.zeros(256, np.uint8)
 _KIND[128:] = _BEYOND_ASCII
 _KIND[:32] = _STRANGE
 _KIND[[9, 10, 13, 32, _COLON, _BAR]] = _END
-
-
-@kernel(i8(RO_U1, i8), inner=True)
-def skip_blanks(text: Bytes, p: int) -> int:
-    """The next position that is neither a space, a tab nor a carriage return."""
-    while text[p] == 32 or text[p] == 9 or text[p] == 13:
-        p += 1
-    return p
 
 
 @kernel(i8(RO_U1, i8, b1), inner=True)
@@ -121,14 +114,14 @@ def read_head(
         if p <= start or text[p] == _FEED:
             return -1
         if text[start] == _QUOTE or text[p] == _BAR:  # a tag, the last one
-            p = skip_blanks(text, p)
+            p = skip_space(text, p)
             if text[p] != _BAR:
                 return -1
         elif tokens == 0:
             tokens = 1
             if label_kind == NUMBERS:
                 x, end = json_number(text, start, powers)
-                if end != p or not abs(x) <= _MAX_MAGNITUDE or (x == 0.0 and text[start] == 45):
+                if end != p or not abs(x) <= LARGEST or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             elif label_kind != NO_LABELS:
@@ -137,14 +130,14 @@ def read_head(
                     counts[2], counts[3] = start, p
                     return -1
                 labels[row] = label_slots[slot]
-            p = skip_blanks(text, p)
+            p = skip_space(text, p)
         elif tokens == 1:
             tokens = 2
             x, end = json_number(text, start, powers)
-            if end != p or not x <= _MAX_MAGNITUDE or text[start] == 45:
+            if end != p or not x <= LARGEST or text[start] == 45:
                 return -1
             weights[row] = x
-            p = skip_blanks(text, p)
+            p = skip_space(text, p)
         else:
             return -1
     if tokens == 0 and label_kind != NO_LABELS:
@@ -199,7 +192,7 @@ def read_features(
                 c = text[p]
                 if not (c == 32 or c == 9 or c == 13 or c == _FEED):
                     return -1
-        p = skip_blanks(text, p)
+        p = skip_space(text, p)
         if text[p] == _FEED:
             counts[1] = nnz
             return p
@@ -288,7 +281,7 @@ def read_examples(
     stopped = 0
     while p < text.shape[0]:
         start = p
-        p = skip_blanks(text, p)
+        p = skip_space(text, p)
         if text[p] == _FEED:
             p += 1
             line += 1

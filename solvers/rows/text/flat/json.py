@@ -56,14 +56,7 @@ from dualstream.solvers.rows.text.flat.values import (
     put_number,
     put_text,
 )
-from dualstream.solvers.rows.text.json import (
-    BRACKET,
-    COMMA,
-    LINE_FEED,
-    number,
-    skip_space,
-    word_end,
-)
+from dualstream.solvers.rows.text.json import BRACKET, COMMA, LINE_FEED, number, word_end
 from dualstream.solvers.rows.text.name_cache import (
     CHANGES,
     LEAD_BYTES,
@@ -73,7 +66,7 @@ from dualstream.solvers.rows.text.name_cache import (
     short_text,
     string_end,
 )
-from dualstream.solvers.rows.text.tokens import NO_LABELS, drop_names, finish_row
+from dualstream.solvers.rows.text.tokens import NO_LABELS, drop_names, finish_row, skip_space
 
 MAX_DEPTH = 8
 """Maximum depth of nested objects that are read here."""

@@ -21,9 +21,15 @@ from dualstream.solvers.rows.text.flat.values import (
 )
 from dualstream.solvers.rows.text.json import word_end
 from dualstream.solvers.rows.text.name_cache import string_end
-from dualstream.solvers.rows.text.tokens import NO_LABELS, NUMBERS, digit, json_number, label_slot
+from dualstream.solvers.rows.text.tokens import (
+    LARGEST,
+    NO_LABELS,
+    NUMBERS,
+    digit,
+    json_number,
+    label_slot,
+)
 
-_MAX_MAGNITUDE = 1e100
 _LONGEST_ID = 255
 
 
@@ -32,7 +38,7 @@ def set_weight(x: float, row: int, out: Out) -> bool:
     """Set the weight of a row, unless the number stands for a missing value."""
     if is_missing_number(0, x, out):
         return True
-    if not 0.0 <= x <= _MAX_MAGNITUDE:
+    if not 0.0 <= x <= LARGEST:
         return False
     out.weights[row] = x
     return True
@@ -51,7 +57,7 @@ def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bo
 @kernel(b1(f8, i8, OUT), inner=True)
 def set_number_label(x: float, row: int, out: Out) -> bool:
     """Set the label of a row to a number; not to 0, whose sign depends on how it is written."""
-    if not 0.0 < abs(x) <= _MAX_MAGNITUDE or is_missing_number(0, x, out):
+    if not 0.0 < abs(x) <= LARGEST or is_missing_number(0, x, out):
         return False
     out.labels[row] = x
     return True
