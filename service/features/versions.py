@@ -21,7 +21,7 @@ from dualstream.service.models.versions import (
     take_version,
     unknown_version,
 )
-from dualstream.service.replica.controls import ROLLBACK, Rollback
+from dualstream.service.replica.copies import ROLLBACK, Rollback
 from dualstream.service.replica.point_in_time import kept_from
 from dualstream.service.replica.requests import Receipt
 from dualstream.wire.changes import RolledBack, Version, Versions

@@ -25,8 +25,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import unavailable
-from dualstream.service.replica.controls import Rollback
-from dualstream.service.replica.copies import fetch_copy, why_forgotten, why_no_way_back
+from dualstream.service.replica.copies import Rollback, fetch_copy, why_forgotten, why_no_way_back
 from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left

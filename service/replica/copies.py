@@ -1,10 +1,24 @@
-"""Copies of whole states, which rollbacks restore: reading one, and whether one may come back."""
+"""Copies of whole states: reading one, whether one may come back, and the control `rollback`."""
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+import msgspec
 
 from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.journal.protocol import Journal
+from dualstream.service.replica.controls import ControlRefused, Kind, Order
 from dualstream.service.replica.state import ModelState, PositionedState, UnreadableCopy, read_copy
+
+
+class Rollback(Order, frozen=True):
+    """Replace the state by the copy with this digest, taken at `seq`. The journal continues."""
+
+    kind: ClassVar[str] = "rollback"
+
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    seq: int
+    version: str | None = None
+    """Name of the version that the client requested."""
 
 
 async def fetch_named_copy(
@@ -50,3 +64,14 @@ def why_forgotten(subject: PositionedState, seq: int) -> str | None:
     if seq >= since:
         return None
     return f"cannot go back to seq {seq}: a sample was unlearned at seq {since}"
+
+
+def _rollback(subject: PositionedState, order: Rollback) -> None:
+    if (why_not := why_no_way_back(subject, order.seq)) is not None:
+        raise ControlRefused(why_not)
+    subject.restore_copy(order.seq)
+
+
+ROLLBACK = Kind(
+    Rollback, _rollback, prepare=fetch_named_copy, is_of_its_spec=True, keeps_fields=True
+)

@@ -11,7 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -109,16 +109,16 @@ SHORT_BYTES = 1 << 20
 class Captured:
     """Copy of a replica's state, not yet encoded.
 
-    bookkeeping  arrays of a snapshot that belong neither to the state nor to its digest
     make_parts   of the replica
+    bookkeeping  arrays of a snapshot that belong neither to the state nor to its digest
     """
 
     seq: int
     chain: str
     arrays: dict[str, np.ndarray]
-    bookkeeping: dict[str, np.ndarray]
     header: dict[str, str]
     make_parts: MakeParts
+    bookkeeping: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def snapshot_arrays(self) -> dict[str, np.ndarray]:
@@ -350,9 +350,9 @@ class PositionedState:
             self.seq,
             self.chain,
             self.state.arrays(),
-            self._bookkeeping(),
             header_of(self.seq, self.chain, self.incarnation),
             self.make_parts,
+            self._bookkeeping(),
         )
 
     def _bookkeeping(self) -> dict[str, np.ndarray]:

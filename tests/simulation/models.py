@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 
 from dualstream.service.codecs import ListedRows
+from dualstream.service.features.members.controls import Demote, MemberAdd, MemberRemove, Promote
 from dualstream.service.features.unlearning.controls import Unlearn
 from dualstream.service.features.unlearning.state import digest_of
 from dualstream.service.journal.protocol import Placed
 from dualstream.service.journal.record import KeyKind, Rows, make_key
-from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Order, Promote
+from dualstream.service.replica.controls import Order
 from dualstream.service.replica.requests import ControlRequest, Receipt, Request
 from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, make_learner, resolve_spec

@@ -9,7 +9,7 @@ import pytest
 from dualstream.service.features import ALL
 from dualstream.service.journal.protocol import AppendRequest, Base, ModelRecord, Trimmed
 from dualstream.service.replica.commit import Committer
-from dualstream.service.replica.controls import Rollback
+from dualstream.service.replica.copies import Rollback
 from dualstream.service.replica.recovery import ATTEMPTS, NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest

@@ -11,7 +11,6 @@ from dualstream.service.replica.controls import ControlRefused, Kind, Order
 from dualstream.service.replica.copies import fetch_named_copy, why_no_way_back
 from dualstream.service.replica.parts import Arrays
 from dualstream.service.replica.state import PositionedState
-from dualstream.solvers import UnlearningError
 
 
 class Pause(Order, frozen=True):
@@ -55,7 +54,7 @@ def _pause(subject: PositionedState, order: Pause) -> None:
         guarding.pauses.settle(order.since)
         return
     if (why_not := why_no_way_back(subject, order.seq)) is not None:
-        raise UnlearningError(why_not)
+        raise ControlRefused(why_not)
     subject.restore_copy(order.seq)
 
 

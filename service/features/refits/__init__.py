@@ -9,8 +9,8 @@ weights.py  PUT weights: a result that was computed elsewhere
 
 from dualstream.service.features.feature import Feature
 from dualstream.service.features.refits import routes, weights
+from dualstream.service.features.refits.control import REFIT
 from dualstream.service.features.refits.job import Refits
-from dualstream.service.replica.controls import REFIT
 
 FEATURE = Feature(
     name="refits", controls=(REFIT,), jobs=(Refits,), routers=(routes.router, weights.router)

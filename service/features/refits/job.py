@@ -15,6 +15,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+from dualstream.service.features.refits.control import Refit, records_of
 from dualstream.service.features.refits.table import (
     UNDER_WAY,
     RefitJob,
@@ -36,7 +37,6 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import Control, KeyKind, decode, make_key
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Refit, records_of
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
 from dualstream.solvers import Batch, RefitError

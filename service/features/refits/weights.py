@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from dualstream.service.api.common import IdempotencyKey, check_not_paused, registry_of, run_once
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
+from dualstream.service.features.refits.control import Refit as Order, records_of
 from dualstream.service.features.refits.job import MAX_BYTES, Refits
 from dualstream.service.features.refits.routes import refit_view
 from dualstream.service.features.refits.table import RefitJob, now_ms
@@ -19,7 +20,6 @@ from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head, stored_key_of
 from dualstream.service.models.model import Model
-from dualstream.service.replica.controls import Refit as Order, records_of
 from dualstream.service.replica.parts import Arrays
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten, Receipt
 from dualstream.solvers import BadColumn, ColumnReader, RefitError

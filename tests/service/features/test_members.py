@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dualstream.service.features.members import EXAMPLE_MEMBER
+from dualstream.service.features.members.routes import EXAMPLE_MEMBER
 from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnknown
 from dualstream.service.metrics import model_series as of_members
 from dualstream.service.models.model import Model

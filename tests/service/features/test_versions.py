@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from dualstream.service.features import ALL
 from dualstream.service.journal.protocol import Limits, Trimmed, Version
-from dualstream.service.replica.controls import Rollback
+from dualstream.service.replica.copies import Rollback
 from dualstream.service.replica.point_in_time import state_at
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import Captured
@@ -178,7 +178,7 @@ def test_state_of_lost_records_is_no_state_of_the_journal(store, seq):
         await kept.learn(10)
         lost = kept.replica.capture()
         header = lost.header | {"chain": "f" * 40}
-        data = Captured(10, header["chain"], lost.arrays, header).as_copy().data
+        data = Captured(10, header["chain"], lost.arrays, header, ALL.parts).as_copy().data
         digest = await kept.journal.copy_put(*kept.where, data)
         version = Version("lost", 10, header["chain"], digest, len(data), created_ms=1)
         assert (await kept.journal.version_put(*kept.where, version))[1]

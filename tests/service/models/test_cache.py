@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.concurrency import run_in_thread
+from dualstream.service.features import ALL
 from dualstream.service.models.cache import ModelCache
 from dualstream.service.replica.state import SHORT_BYTES, Captured
 
@@ -73,8 +74,8 @@ async def test_a_large_state_is_encoded_while_the_thread_beside_the_loop_is_busy
     free = threading.Event()
     busy = asyncio.create_task(run_in_thread(free.wait))
     numbers = np.arange(SHORT_BYTES // 8 + 1)
-    large = Captured(1, "0" * 40, {"numbers": numbers}, {"seq": "1"})
-    small = Captured(1, "0" * 40, {"numbers": numbers[:9]}, {"seq": "1"})
+    large = Captured(1, "0" * 40, {"numbers": numbers}, {"seq": "1"}, ALL.parts)
+    small = Captured(1, "0" * 40, {"numbers": numbers[:9]}, {"seq": "1"}, ALL.parts)
     waiting = asyncio.create_task(small.encoded())
     try:
         async with asyncio.timeout(20):

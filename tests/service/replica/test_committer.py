@@ -8,6 +8,7 @@ import pytest
 
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.features import ALL
+from dualstream.service.features.members.controls import Demote
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,
@@ -19,7 +20,6 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.replica.commit import Committer
-from dualstream.service.replica.controls import Demote
 from dualstream.service.replica.groups import BULK_ROWS, GROUP_ROWS
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica

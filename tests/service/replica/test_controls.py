@@ -13,6 +13,7 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.features import ALL
+from dualstream.service.features.members.controls import Demote, MemberAdd, MemberRemove, Promote
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Part
 from dualstream.service.journal.record import (
@@ -22,7 +23,6 @@ from dualstream.service.journal.record import (
     encode_control,
     make_key,
 )
-from dualstream.service.replica.controls import Demote, MemberAdd, MemberRemove, Promote
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import Batch, make_learner, resolve_spec

@@ -47,19 +47,21 @@ def damaged(data: bytes) -> dict[str, bytes]:
     ways["another machine's"] = reencoded(data, identity="theirs")
     arrays, got = load(data)
     ways["without a count"] = (
-        Captured(0, "", {name: arrays[name] for name in arrays if name != "rejected"}, got)
+        Captured(
+            0, "", {name: arrays[name] for name in arrays if name != "rejected"}, got, ALL.parts
+        )
         .encode()
         .data
     )
     two = {"rejected": np.zeros(2, np.int64)}
-    ways["with two for one"] = Captured(0, "", arrays | two, got).encode().data
+    ways["with two for one"] = Captured(0, "", arrays | two, got, ALL.parts).encode().data
     return ways
 
 
 def reencoded(data: bytes, **header: str) -> bytes:
     """The same arrays under another header, whole."""
     arrays, got = load(data)
-    return Captured(0, "", arrays, got | header).encode().data
+    return Captured(0, "", arrays, got | header, ALL.parts).encode().data
 
 
 def test_damaged_snapshot_is_refused_and_the_one_before_it_used(store, caplog):

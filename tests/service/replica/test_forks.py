@@ -13,6 +13,7 @@ import pytest
 
 import dualstream.service.replica.replica
 from dualstream.service.features import ALL
+from dualstream.service.features.members.controls import Demote
 from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.jobs.follower import Follower
 from dualstream.service.jobs.reference_optimum import Reference, References
@@ -29,7 +30,6 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import take_version
 from dualstream.service.replica.commit import Committer
-from dualstream.service.replica.controls import Demote
 from dualstream.service.replica.groups import BULK_ROWS
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica

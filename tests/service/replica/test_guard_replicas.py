@@ -17,7 +17,7 @@ from dualstream.service.features.guard.quarantine import learn_quarantined
 from dualstream.service.features.guard.rollback import _last_good
 from dualstream.service.features.guard.state import Guarding
 from dualstream.service.journal.protocol import JournalUnavailable
-from dualstream.service.replica.controls import Rollback
+from dualstream.service.replica.copies import Rollback
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, make_learner, resolve_spec

@@ -6,17 +6,18 @@ from typing import Any
 import msgspec
 
 import dualstream.service.features.guard.quarantine
+import dualstream.service.features.refits.control
 import dualstream.service.features.refits.table
 import dualstream.service.models.versions
-import dualstream.service.replica.controls
+import dualstream.service.replica.copies
 import dualstream.service.replica.point_in_time
 from dualstream.service.features.guard.state import Guarding
+from dualstream.service.features.refits.control import Refit
 from dualstream.service.features.refits.job import Refits
 from dualstream.service.features.refits.table import RefitJob
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models.snapshots import Snapshots
-from dualstream.service.replica.controls import Refit
 from dualstream.service.replica.copies import why_forgotten
 from dualstream.service.replica.fork_detection import Lineage
 from dualstream.service.replica.outcomes import ControlOutcomes
@@ -117,7 +118,6 @@ BUGS = {
     "rollback to what was lost": Bug(
         [
             (Store, "append", _whatever_was_lost),
-            (dualstream.service.replica.controls, "why_no_way_back", _still_to_come),
             (dualstream.service.replica.copies, "why_no_way_back", _still_to_come),
             (dualstream.service.models.versions, "why_no_way_back", _still_to_come),
         ]
@@ -128,7 +128,7 @@ BUGS = {
     ),
     "quarantine trimmed away": Bug([(Snapshots, "_may_trim", _whatever_is_held)]),
     "weights entered behind a control": Bug(
-        [(dualstream.service.replica.controls, "_check_follows", _behind_anything)]
+        [(dualstream.service.features.refits.control, "_check_follows", _behind_anything)]
     ),
     "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
     "lost refit left alone": Bug(

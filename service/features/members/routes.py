@@ -21,7 +21,14 @@ from dualstream.service.api.common import (
     spec_of,
 )
 from dualstream.service.api.views import answer, member_of, staleness
-from dualstream.service.features.feature import Feature
+from dualstream.service.features.members.controls import (
+    Demote,
+    MemberAdd,
+    MemberRemove,
+    Promote,
+    check_possible,
+    find_member,
+)
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_head import stored_key_of
@@ -31,16 +38,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.sizeof import bytes_before_rows
-from dualstream.service.replica.controls import (
-    MEMBER_KINDS,
-    Demote,
-    MemberAdd,
-    MemberRemove,
-    Order,
-    Promote,
-    check_possible,
-    find_member,
-)
+from dualstream.service.replica.controls import Order
 from dualstream.service.replica.requests import ControlRequest, Receipt, requested_by
 from dualstream.service.replica.spec import canonical
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
@@ -305,6 +303,3 @@ def _why_not(receipt: Receipt) -> str:
     if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
         return receipt.control_outcome.refusal
     return f"the change was made at seq {receipt.placed.seq}, and a later one has undone it"
-
-
-FEATURE = Feature(name="members", controls=MEMBER_KINDS, routers=(router,))
