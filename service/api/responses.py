@@ -235,9 +235,9 @@ def _finite(scores: Column) -> list[float | None]:
     return [score if math.isfinite(score) else None for score in listed]
 
 
-def _finite_with(scores: Sequence[float | None], chances: Column) -> list[float | None]:
+def _finite_with(scores: Sequence[float | None], probabilities: Column) -> list[float | None]:
     """The probabilities that are finite and belong to a score."""
-    return [None if s is None else p for s, p in zip(scores, _finite(chances), strict=True)]
+    return [None if s is None else p for s, p in zip(scores, _finite(probabilities), strict=True)]
 
 
 def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
@@ -330,28 +330,28 @@ async def scored(
     finally:
         if span is not None:
             span.end()
-    scores, labels, chances = slices[0] if len(slices) == 1 else _joined(slices)
+    scores, labels, probabilities = slices[0] if len(slices) == 1 else _joined(slices)
     if parsed.single:
-        chance = None if chances is None else chances[0]
-        return Predicted(model.record.id, seq, scores[0], labels[0], chance)
+        probability = None if probabilities is None else probabilities[0]
+        return Predicted(model.record.id, seq, scores[0], labels[0], probability)
     return PredictedMany(
         model=model.record.id,
         seq=seq,
         scores=_values_by_row(parsed, scores),
         labels=_values_by_row(parsed, labels),
-        probabilities=None if chances is None else _values_by_row(parsed, chances),
+        probabilities=None if probabilities is None else _values_by_row(parsed, probabilities),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
     )
 
 
 def _joined(slices: Sequence[_ByRow]) -> _ByRow:
-    scores, labels, chances = zip(*slices, strict=True)
-    has_chances = chances[0] is not None
+    scores, labels, probabilities = zip(*slices, strict=True)
+    has_probabilities = probabilities[0] is not None
     return (
         list(chain.from_iterable(scores)),
         list(chain.from_iterable(labels)),
-        list(chain.from_iterable(chances)) if has_chances else None,
+        list(chain.from_iterable(probabilities)) if has_probabilities else None,
     )
 
 
@@ -360,8 +360,8 @@ def _by_score(model: Model, learner: Learner, batch: Batch) -> _ByRow:
     scores = _finite(found)
     name = model.row_schema.class_name
     labels = [None if score is None else name(score) for score in scores]
-    chances = learner.probabilities(found)
-    return scores, labels, None if chances is None else _finite_with(scores, chances)
+    probabilities = learner.probabilities(found)
+    return scores, labels, None if probabilities is None else _finite_with(scores, probabilities)
 
 
 def _by_class(learner: Learner, batch: Batch) -> _ByRow:
@@ -377,5 +377,5 @@ def _by_class(learner: Learner, batch: Batch) -> _ByRow:
     if found.probabilities is None:
         return scores, labels, None
     of = found.probabilities
-    chances = [float(of[k, b]) if b >= 0 else math.nan for k, b in enumerate(best)]
-    return scores, labels, _finite_with(scores, chances)
+    probabilities = [float(of[k, b]) if b >= 0 else math.nan for k, b in enumerate(best)]
+    return scores, labels, _finite_with(scores, probabilities)

@@ -90,18 +90,18 @@ class ControlOutcomes:
         if not self._by_seq:
             return {}
         outcome = msgspec.json.encode(list(self._by_seq.values()), order="sorted")
-        return {"told": np.frombuffer(outcome, np.uint8).copy()}
+        return {"json": np.frombuffer(outcome, np.uint8).copy()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Restore from arrays; without arrays no outcome is kept. Raises CorruptState."""
         self._by_seq.clear()
-        if "told" not in arrays:
+        if "json" not in arrays:
             return
         try:
-            found = msgspec.json.decode(arrays["told"].tobytes(), type=list[KeptOutcome])
+            outcomes = msgspec.json.decode(arrays["json"].tobytes(), type=list[KeptOutcome])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptState(f"the kept control outcomes are damaged: {error}") from error
-        for outcome in found:
+        for outcome in outcomes:
             self._put(outcome)
 
 

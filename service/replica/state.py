@@ -46,7 +46,7 @@ from dualstream.solvers.rows import intercept
 
 NO_PREFIX = "."
 """Key of the arrays whose names have no prefix."""
-_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "answers", "verdicts"}
+_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "answers", "outcomes"}
 """Prefixes of arrays that belong to no part of a feature."""
 
 
@@ -358,7 +358,7 @@ class PositionedState:
     def _bookkeeping(self) -> dict[str, np.ndarray]:
         arrays = {f"answers.{name}": array for name, array in self.first_responses.state().items()}
         arrays |= {
-            f"verdicts.{name}": array for name, array in self.control_outcomes.state().items()
+            f"outcomes.{name}": array for name, array in self.control_outcomes.state().items()
         }
         return arrays | self.parts.bookkeeping()
 
@@ -376,6 +376,6 @@ class PositionedState:
         state.restore(groups)
         self.use_state(state)
         self.first_responses.restore(groups["answers"])
-        self.control_outcomes.restore(groups["verdicts"])
+        self.control_outcomes.restore(groups["outcomes"])
         self._begin_at(seq, chain)
         self.restored_seq = seq

@@ -133,7 +133,7 @@ def test_there_is_no_way_back_to_before(serve, store):
     assert client.post("/models/m/rollback", json={"version": "after"}).status_code == 200
     now = bits(replica_of(client))
     # Of its state differs what was answered, as to the rollback itself.
-    assert {n.partition(".")[0] for n in after if now[n] != after[n]} <= {"answers", "verdicts"}
+    assert {n.partition(".")[0] for n in after if now[n] != after[n]} <= {"answers", "outcomes"}
     # What was gone back to knows that the sample was unlearned, too.
     assert unlearn(client, "1").json()["status"] == "done"
     assert unlearn_wholly(client, "2")["seq"] == 8

@@ -56,4 +56,4 @@ def test_the_last_ones_are_kept():
 @pytest.mark.parametrize("got", [b"", b"[", b"[1]", b"\xff", b'[[1,"a",2,3,{}]]', b"[[1]]"])
 def test_damaged_ones_are_refused(got):
     with pytest.raises(CorruptState):
-        ControlOutcomes(5).restore({"told": np.frombuffer(got, np.uint8)})
+        ControlOutcomes(5).restore({"json": np.frombuffer(got, np.uint8)})
