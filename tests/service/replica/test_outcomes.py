@@ -13,8 +13,8 @@ from dualstream.solvers import CorruptState
 
 def kept(most: int) -> ControlOutcomes:
     outcomes = ControlOutcomes(most)
-    outcomes.keep(3, control_of(Rollback("0" * 64, 1, "v")), ControlOutcome("it is gone"))
-    outcomes.keep(7, control_of(Refit("job", 5, "sdca")), ControlOutcome(rows=20))
+    outcomes.keep(3, control_of(Rollback("0" * 64, 1, "v")), ControlOutcome("it is gone"), True)
+    outcomes.keep(7, control_of(Refit("job", 5, "sdca")), ControlOutcome(rows=20), True)
     return outcomes
 
 
@@ -41,7 +41,7 @@ def test_what_became_of_a_control_is_not_shown_of_another():
         (7, Refit("another", 5, "sdca")),
     ):
         assert outcomes.of(seq, control_of(order)) is None
-    outcomes.keep(8, control_of(Promote("a")), ControlOutcome())
+    outcomes.keep(8, control_of(Promote("a")), ControlOutcome(), True)
     assert outcomes.of(8, control_of(Promote("a"))) == ControlOutcome()
 
 
