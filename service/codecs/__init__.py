@@ -1,27 +1,4 @@
-"""Codecs: request bodies of any supported media type -> ParsedRows.
-
-media_type.py      media types: aliases and parameters
-row_schema.py      validation of one row against a model's spec
-parsed_rows.py     ParsedRows, RowsBuilder, conversion to a Batch, limits of a request
-decompress.py      gzip and zstd bodies
-json_exact.py      application/json, row by row, with errors
-json_bulk.py       application/json of many rows, with compiled kernels
-record_reader.py   kernel and exact reader of line and record formats
-row_buffer.py      arrays that the kernels fill
-rows_with_ids.py   rows of arrays as lists, if they have ids
-ndjson.py          application/x-ndjson
-csv.py             text/csv
-table_columns.py   roles of the columns of CSV and Arrow
-arrow.py           application/vnd.apache.arrow.stream
-vw.py              text/x-vw
-libsvm.py          text/x-libsvm
-flat_rows.py       the same formats for models with `columns`
-flat_arrow.py      Arrow for models with `columns`
-flat_bulk.py       kernels of flat rows in NDJSON, JSON lists and CSV
-text_fields.py     texts as features, labels and weights
-query.py           parameters of GET predict
-tensors.py         inputs and outputs of the Open Inference Protocol
-"""
+"""Codecs: request bodies of any supported media type -> ParsedRows."""
 
 from collections.abc import Callable
 
