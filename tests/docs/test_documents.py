@@ -40,6 +40,7 @@ FILES = [
     if path.is_file() and not {"vendor", "__pycache__"} & {*path.parts}
 ]
 FILES += [path for path in ROOT.iterdir() if path.is_file()]
+NAMES = {path.name for path in FILES}
 # static/errors.md is a copy of a page of docs/, whose links it has.
 LINKED = [path for path in FILES if path.suffix == ".md" and path.parent.name != "static"]
 _BLOCKS = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -123,6 +124,22 @@ def test_file_names_exist():
         for path in LINKED
         for name in pattern.findall(_BLOCKS.sub("", path.read_text()))
         if not any(end.endswith(f"/{name}") for end in ends.get(name.rpartition("/")[2], ()))
+    ]
+    assert missing == []
+
+
+def test_identifiers_in_design_documents_exist():
+    """`Journal.append` and `FEATURE_SCOPES` in running text: names with capitals or underscores."""
+    texts = [path.read_text() for path in FILES if path.suffix in {".py", ".lua", ".ini"}]
+    words = set(re.findall(r"\w+", " ".join([*texts, *DOCUMENTS.values()])))
+    missing = [
+        (str(path.relative_to(ROOT)), name)
+        for path in LINKED
+        if path.name == "DESIGN.md"
+        for name in re.findall(r"`([A-Za-z_][\w.]+)`", _BLOCKS.sub("", path.read_text()))
+        if re.search(r"_|[a-z][A-Z]", name) and not (ROOT / name).exists()
+        for last in [name.removesuffix(".py").rpartition(".")[2]]
+        if not {last, f"DUALSTREAM_{last}"} & words and f"{last}.py" not in NAMES
     ]
     assert missing == []
 
