@@ -29,14 +29,7 @@ from dualstream.service.codecs.parsed_rows import (
 )
 from dualstream.service.codecs.query import parse_named_row, parse_query_row
 from dualstream.service.codecs.record_reader import FEW_BYTES
-from dualstream.service.codecs.row_schema import (
-    LONGEST_KEY,
-    LONGEST_NAME,
-    MAX_NONZEROS,
-    RowLimits,
-    RowSchema,
-    is_key,
-)
+from dualstream.service.codecs.row_schema import LONGEST_KEY, RowLimits, RowSchema, is_key
 from dualstream.service.codecs.vw import parse_vw
 from dualstream.wire.chunking.chunks import MARK, check_is_plain
 from dualstream.wire.problem_json import Problem, quoted
@@ -45,8 +38,6 @@ __all__ = [
     "RowSchema",
     "ParsedRows",
     "LONGEST_KEY",
-    "LONGEST_NAME",
-    "MAX_NONZEROS",
     "PARSERS",
     "ListedRows",
     "RowLimits",

@@ -10,7 +10,3 @@
 Stages ignore labels. pipeline.py puts them in front of any learner. A model without scaling, map
 and norm has no stage, and its learner is created directly.
 """
-
-from dualstream.solvers.rows.intercept import Features, width_of
-
-__all__ = ["Features", "width_of"]

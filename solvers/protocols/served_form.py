@@ -352,31 +352,3 @@ def gives_probabilities(learner: Learner) -> bool:
     if ask is not None:
         return ask(np.zeros((1, 1))) is not None
     return learner.probabilities(np.zeros(1)) is not None
-
-
-__all__ = [
-    "BalancedForm",
-    "ClassMixture",
-    "Curves",
-    "Form",
-    "FourierForm",
-    "Linear",
-    "Mixture",
-    "Neighbours",
-    "Net",
-    "NonlinearScore",
-    "NormForm",
-    "NumberMixture",
-    "NystroemForm",
-    "Part",
-    "ScoreForm",
-    "Stack",
-    "StageForm",
-    "Trees",
-    "classes_of",
-    "columns_of",
-    "gives_probabilities",
-    "joined_scores",
-    "numbers_in",
-    "served_form",
-]

@@ -4,12 +4,12 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dualstream.solvers.evaluation.guard.spec import FIELD, MODES, QUANTITIES, read_guard
+from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 
 if TYPE_CHECKING:
     from dualstream.solvers.evaluation.guard.monitor import Guard
 
-__all__ = ["FIELD", "MODES", "QUANTITIES", "guard_of", "read_guard"]
+__all__ = ["QUANTITIES", "guard_of"]
 
 
 def guard_of(spec: Mapping[str, Any]) -> "Guard | None":

@@ -8,8 +8,7 @@ plan.py     ColumnPlan: the same columns as arrays, which the kernels in text/fl
 letters.py  letters and lower case as a table, for the kernels
 """
 
-from dualstream.solvers.rows.columns.reader import ColumnReader, ColumnRow
-from dualstream.solvers.rows.columns.spec import read_columns, read_crosses
+from dualstream.solvers.rows.columns.reader import ColumnReader
 from dualstream.solvers.rows.columns.values import BadColumn
 
-__all__ = ["BadColumn", "ColumnReader", "ColumnRow", "read_columns", "read_crosses"]
+__all__ = ["BadColumn", "ColumnReader"]

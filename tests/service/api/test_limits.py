@@ -10,7 +10,8 @@ import pytest
 import zstandard
 
 from dualstream.service.api import learn_and_predict as hot
-from dualstream.service.codecs import LONGEST_NAME, RowLimits, RowSchema, parse_body
+from dualstream.service.codecs import RowLimits, RowSchema, parse_body
+from dualstream.service.codecs.row_schema import LONGEST_NAME
 from dualstream.solvers import make_learner, resolve_spec
 from dualstream.solvers.rows.intercept import width_of
 from dualstream.wire.chunking import chunks
