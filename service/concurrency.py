@@ -302,11 +302,11 @@ class Pace:
         Rows that take too long count at once. Otherwise the ratio follows slowly, because one wait
         for memory makes a model look slow.
         """
-        found, ratio = spent / estimated, self.ratio
-        if ratio is None or (found > ratio and spent > INLINE_S):
-            self.ratio = found
+        latest, ratio = spent / estimated, self.ratio
+        if ratio is None or (latest > ratio and spent > INLINE_S):
+            self.ratio = latest
         else:
-            self.ratio = ratio + (0.5 if found < ratio else 0.2) * (found - ratio)
+            self.ratio = ratio + (0.5 if latest < ratio else 0.2) * (latest - ratio)
         self.estimate(self.cost)
 
 

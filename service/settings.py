@@ -223,18 +223,18 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_store_file(cls, given: Any) -> Any:
+    def _read_store_file(cls, values: Any) -> Any:
         """Take the URL of the store from its file, where secrets of a container are mounted."""
-        path = given.get("store_file")
+        path = values.get("store_file")
         if not path:
-            return given
-        if "store" in given:
+            return values
+        if "store" in values:
             raise ValueError(f"{PREFIX}STORE and {PREFIX}STORE_FILE are both set; unset one")
         try:
             url = Path(path).read_text().strip()
         except (OSError, UnicodeDecodeError) as wrong:
             raise ValueError(f"{PREFIX}STORE_FILE cannot be read: {wrong}") from None
-        return given | {"store": url}
+        return values | {"store": url}
 
     def changed(self) -> dict[str, str]:
         """The settings that differ from their defaults, as texts without secrets."""
@@ -270,9 +270,9 @@ def check_variables(environment: Mapping[str, str] = os.environ) -> None:  # noq
     wrong = []
     for variable in sorted(environment):
         name = variable.removeprefix(PREFIX).lower()
-        known = name in Settings.model_fields or name in OTHER_VARIABLES
+        is_setting = name in Settings.model_fields or name in OTHER_VARIABLES
         if (
-            known
+            is_setting
             or not variable.startswith(PREFIX)
             or _is_service_link(name, environment[variable])
         ):

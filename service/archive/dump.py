@@ -69,9 +69,9 @@ async def dump(journal: ArchiveJournal, model: str | None, file: BinaryIO, say: 
     if model is not None:
         say(await _dump_model(journal, archive, identity, model))
     else:
-        async for found in _models(journal):
+        async for model_id in _models(journal):
             with suppress(UnknownModel):  # deleted since it was listed
-                say(await _dump_model(journal, archive, identity, found))
+                say(await _dump_model(journal, archive, identity, model_id))
         await _dump_changes(journal, archive)
     archive.end()
 
@@ -141,10 +141,10 @@ async def _without_label(
     record = position.record
     if before == record.seq:
         return list(rows)
-    known = await journal.known(record.id, record.incarnation, [row.key for row in rows])
+    entries = await journal.known(record.id, record.incarnation, [row.key for row in rows])
     return [
         row
-        for row, one in zip(rows, known, strict=True)
+        for row, one in zip(rows, entries, strict=True)
         if one is None or not before < one.seq <= record.seq
     ]
 
@@ -170,10 +170,10 @@ async def _snapshots(journal: ArchiveJournal, position: Position) -> list[Snapsh
     kept = []
     is_any_later = False
     for n in (1, 0):
-        found = await journal.snapshot_get(record.id, record.incarnation, n)
-        if found is not None and trimmed <= found.seq <= record.seq:
-            kept.append(msgspec.structs.replace(found, where=""))
-        is_any_later = is_any_later or (found is not None and found.seq > record.seq)
+        snapshot = await journal.snapshot_get(record.id, record.incarnation, n)
+        if snapshot is not None and trimmed <= snapshot.seq <= record.seq:
+            kept.append(msgspec.structs.replace(snapshot, where=""))
+        is_any_later = is_any_later or (snapshot is not None and snapshot.seq > record.seq)
     if trimmed and not kept and is_any_later:
         raise _Moved
     return kept
@@ -190,6 +190,6 @@ async def _dump_changes(journal: ArchiveJournal, archive: f.ArchiveWriter) -> No
             where = AuditPosition.read(one.place)
             # If the clock was set back, a later change gets the time of the one before it.
             time_ms = newest[one.model] = max(where.time_ms, newest.get(one.model, 0))
-            place = str(where._replace(time_ms=time_ms))
-            changes.append(msgspec.structs.replace(one, place=place, time_ms=time_ms))
+            position = str(where._replace(time_ms=time_ms))
+            changes.append(msgspec.structs.replace(one, place=position, time_ms=time_ms))
         archive.add(f.CHANGES, *changes)

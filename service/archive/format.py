@@ -153,8 +153,8 @@ class ArchiveReader:
 
     def _check(self, name: str) -> None:
         at = self._at
-        [found] = CHECKSUM.unpack(self._read(CHECKSUM.size, name))
-        if found != self._crc:
+        [checksum] = CHECKSUM.unpack(self._read(CHECKSUM.size, name))
+        if checksum != self._crc:
             raise DamagedArchive(f"{name} is damaged: the checksum at byte {at} does not match")
 
     def _read(self, size: int, name: str) -> bytes:

@@ -108,10 +108,10 @@ async def _begin(journal: ArchiveJournal, section: f.Section, is_store: bool) ->
 
 async def _check_identity(journal: ArchiveJournal, identity: str | None) -> None:
     """Raise Refused if the store's states were computed with another numeric identity."""
-    found = await journal.identity()
-    if identity and found not in (None, identity) and await journal.count():
+    stored = await journal.identity()
+    if identity and stored not in (None, identity) and await journal.count():
         raise Refused(
-            f"the archive's states were computed as {identity!r}, this store's as {found!r}; "
+            f"the archive's states were computed as {identity!r}, this store's as {stored!r}; "
             "adopt one of the stores first (dualstream serve --adopt)"
         )
 

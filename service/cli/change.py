@@ -41,11 +41,11 @@ def rollback(
     """
     if (version is None) == (seq is None):
         raise typer.BadParameter("give either --version or --seq")
-    place = f"version {version}" if seq is None else f"seq {seq:,}"
+    target = f"version {version}" if seq is None else f"seq {seq:,}"
     if not yes:
-        typer.confirm(f"Restore {model} as of {place}?", abort=True)
+        typer.confirm(f"Restore {model} as of {target}?", abort=True)
     done = client.roll_back(model, version=version, seq=seq)
-    report(as_json, done, f"{model}: serves the state of {place} since seq {done.seq:,}")
+    report(as_json, done, f"{model}: serves the state of {target} since seq {done.seq:,}")
 
 
 @command()
@@ -81,13 +81,13 @@ def sources(
         client.set_source(model, name, int(offset) if is_number else offset)
     if forget is not None:
         client.forget_source(model, forget)
-    found = client.sources(model)
+    cursors = client.sources(model)
     table = Table("source", "next", "lag", "rows", "refused", "updated", box=None)
-    for one in found:
+    for one in cursors:
         lag = "" if one.lag is None else f"{one.lag:,}"
         counts = (lag, f"{one.rows:,}", f"{one.refused:,}")
         table.add_row(one.name, str(one.next), *counts, f"{one.updated_at:%Y-%m-%d %H:%M:%S}")
-    report(as_json, found, table)
+    report(as_json, cursors, table)
 
 
 @command()

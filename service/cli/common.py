@@ -247,7 +247,7 @@ PATIENCE_S = 60.0
 SHORT_PATIENCE_S = 5.0
 
 
-def known_models(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of the server's models, for shell completion."""
     url, api_key = ctx.params.get("url") or URL, ctx.params.get("api_key")
     try:
@@ -257,7 +257,7 @@ def known_models(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-Model = Annotated[str, typer.Argument(help="Id of the model.", autocompletion=known_models)]
+Model = Annotated[str, typer.Argument(help="Id of the model.", autocompletion=complete_model)]
 
 
 @contextmanager
@@ -282,9 +282,9 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def run(url: str, api_key: str | None, patience: float, **given: Any) -> None:
-            with connected(url, api_key, patience, given["as_json"]) as client:
-                function(client, **given)
+        def run(url: str, api_key: str | None, patience: float, **arguments: Any) -> None:
+            with connected(url, api_key, patience, arguments["as_json"]) as client:
+                function(client, **arguments)
 
         _, *own, last = inspect.signature(function).parameters.values()
         added = [
@@ -341,6 +341,6 @@ def ending(as_json: bool = False) -> Iterator[None]:
 def show_errors(errors: Any, of: str = "") -> None:
     """Print the first refused rows."""
     for error in (errors or ())[:ERRORS_SHOWN]:
-        place = f"line {error['line']}" if "line" in error else f"row {error['index']}"
+        location = f"line {error['line']}" if "line" in error else f"row {error['index']}"
         where = f"{error['pointer']}: " if error.get("pointer") else ""
-        say_error(f"  {of}{place}: {where}{error['reason']}")
+        say_error(f"  {of}{location}: {where}{error['reason']}")

@@ -21,9 +21,9 @@ from dualstream.service.cli.common import (
     ApiKey,
     Url,
     app,
+    complete_model,
     connected,
     fail,
-    known_models,
     report,
     say_error,
 )
@@ -47,7 +47,7 @@ def consume(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Id of the model that learns.", autocompletion=known_models)
+        str | None, typer.Option(help="Id of the model that learns.", autocompletion=complete_model)
     ] = None,
     route: Annotated[
         str | None,
@@ -249,8 +249,8 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _summary(source: str, counters: Counters) -> str:
-    known = f", {counters.duplicates:,} learned before" * bool(counters.duplicates)
+    duplicates = f", {counters.duplicates:,} learned before" * bool(counters.duplicates)
     refused = f", {counters.refused:,} refused" * bool(counters.refused)
     paused = f", {counters.paused:,} in quarantine" * bool(counters.paused)
     scored = f", {counters.predicted:,} scored" * bool(counters.predicted)
-    return f"{source}: {counters.learned:,} rows learned{scored}{known}{refused}{paused}"
+    return f"{source}: {counters.learned:,} rows learned{scored}{duplicates}{refused}{paused}"

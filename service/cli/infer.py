@@ -17,10 +17,10 @@ from dualstream.service.cli.common import (
     Table,
     Url,
     app,
+    complete_model,
     connected,
     ending,
     errors,
-    known_models,
     note,
     print_json,
 )
@@ -46,7 +46,7 @@ def infer(
     create: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Create this model on the server.", autocompletion=known_models
+            metavar="MODEL", help="Create this model on the server.", autocompletion=complete_model
         ),
     ] = None,
     url: Url = URL,
@@ -72,8 +72,8 @@ def infer(
     with ending(as_json):
         if task is not None and task not in TASKS:
             raise BadInput(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
-        given = _file(file, form)
-        sample = read_sample(given, rows)
+        row_file = _file(file, form)
+        sample = read_sample(row_file, rows)
         proposal = propose(sample, label, task)
     if as_json:
         print_json(Inferred(proposal.spec, len(sample.rows), proposal.columns, proposal.warnings))
@@ -86,18 +86,16 @@ def infer(
     if create is not None:
         with connected(url, api_key, patience, as_json) as client:
             made = client.create(create, proposal.spec)
-        said = (
-            f"{made.id} is created, seq {made.seq:,}; learn the file with:\n{_learn(create, given)}"
-        )
-        note(said)
+        learn = _learn(create, row_file)
+        note(f"{made.id} is created, seq {made.seq:,}; learn the file with:\n{learn}")
 
 
 def _file(name: str, form: str | None) -> RowFile:
     """The file. Raises BadInput."""
-    found = row_files([name], form, None)
-    if len(found) != 1:
-        raise BadInput(f"infer reads one file; {name} matches {len(found)}")
-    return found[0]
+    files = row_files([name], form, None)
+    if len(files) != 1:
+        raise BadInput(f"infer reads one file; {name} matches {len(files)}")
+    return files[0]
 
 
 def _table(proposal: Any) -> Table:

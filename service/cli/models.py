@@ -16,8 +16,8 @@ from dualstream.service.cli.common import (
     Model,
     Table,
     command,
+    complete_model,
     fail,
-    known_models,
     report,
 )
 from dualstream.wire.responses import Column, Model as ModelAnswer
@@ -40,13 +40,13 @@ def list_models(client: Client, as_json: JSON = False) -> None:
 
         dualstream models --json
     """
-    found = client.models()
+    models = client.models()
     table = Table("model", "algorithm", "seq", "samples", "created", box=None)
-    for model in found:
+    for model in models:
         samples = "" if model.samples is None else f"{model.samples:,}"
         created = f"{model.created:%Y-%m-%d %H:%M}"
         table.add_row(model.id, _algorithm(model), f"{model.seq:,}", samples, created)
-    report(as_json, found, table)
+    report(as_json, models, table)
 
 
 @command()
@@ -116,15 +116,15 @@ def certificate(
 
         dualstream certificate clicks --member dual-30
     """
-    found = client.certificate(model, member=member)
+    answer = client.certificate(model, member=member)
     lines = []
     for name in ("primal", "dual", "gap", "relative_gap"):
-        value = getattr(found, name)
+        value = getattr(answer, name)
         shown = "too large" if value is None else f"{value:.6g}"
         lines.append(f"{name.replace('_', ' '):<13} {shown}")
-    kind = "an estimate" if found.estimate else "exact"
-    lines.append(f"{kind}, on {found.rows:,} retained rows, seq {found.seq:,}")
-    report(as_json, found, *lines)
+    kind = "an estimate" if answer.estimate else "exact"
+    lines.append(f"{kind}, on {answer.rows:,} retained rows, seq {answer.seq:,}")
+    report(as_json, answer, *lines)
 
 
 @command("columns")
@@ -142,15 +142,15 @@ def show_columns(
     """
     if sort not in ("psi", "name"):
         raise typer.BadParameter(f"must be psi or name, got {sort!r}", param_hint="--sort")
-    found = client.columns(model, sort=sort)
+    answer = client.columns(model, sort=sort)
     table = Table("column", "kind", box=None)
     for name in ("count", "missing", "mean, sd or frequent values", "last", "refused", "psi"):
         table.add_column(name, justify="left" if name.startswith("mean") else "right")
     table.add_column("drift")
-    for one in found.columns:
+    for one in answer.columns:
         table.add_row(*column_cells(one))
-    more = ["There are more columns: only the first 256 count."] if found.has_more else []
-    report(as_json, found, table, *more)
+    more = ["There are more columns: only the first 256 count."] if answer.has_more else []
+    report(as_json, answer, table, *more)
 
 
 def column_cells(one: Column) -> list[str]:
@@ -215,7 +215,8 @@ def export(
 def list_changes(
     client: Client,
     model: Annotated[
-        str | None, typer.Argument(help="Only changes of this model.", autocompletion=known_models)
+        str | None,
+        typer.Argument(help="Only changes of this model.", autocompletion=complete_model),
     ] = None,
     after: Annotated[
         str | None, typer.Option(help="Only changes after this `place` in the log.")
@@ -228,16 +229,16 @@ def list_changes(
 
         dualstream audit clicks
     """
-    found = client.audit(model, after=after)
+    changes = client.audit(model, after=after)
     table = Table("time", "model", "seq", "action", "by", "detail", box=None)
-    for change in found:
+    for change in changes:
         author = change.by if change.key is None else f"{change.key} {change.key_id}"
         detail = msgspec.json.encode(change.detail).decode() if change.detail else ""
         if change.outcome == "refused":
             detail = f"refused: {change.reason} {detail}"
         time = f"{change.time:%Y-%m-%d %H:%M:%S}"
         table.add_row(time, change.model, f"{change.seq:,}", change.action, author, detail)
-    report(as_json, found, table)
+    report(as_json, changes, table)
 
 
 def read_spec(name: str | None, changes: Sequence[str] = ()) -> dict[str, Any]:

@@ -155,10 +155,10 @@ def _line(file: RowFile, result: LearnedStream) -> str:
     before = f", {result.duplicate_chunks} of {result.chunks} chunks before" * bool(
         result.duplicate_chunks
     )
-    known = f", {result.duplicate_rows:,} known by their ids" * bool(result.duplicate_rows)
+    duplicates = f", {result.duplicate_rows:,} known by their ids" * bool(result.duplicate_rows)
     refused = f", {result.rejected:,} refused" * bool(result.rejected)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    return f"{file.name}: {learned}{before}{known}{refused}{loss}, seq {result.seq}"
+    return f"{file.name}: {learned}{before}{duplicates}{refused}{loss}, seq {result.seq}"
 
 
 @command(patience_s=PATIENCE_S)
@@ -299,10 +299,10 @@ def row_files(names: Sequence[str], form: str | None, key: str | None) -> list[R
     """
     if form is not None and form not in FORMATS:
         raise BadInput(f"unknown format {form!r}; choose one of {', '.join(FORMATS)}")
-    found = {file.name: file for name in names for file in _files(name, form, key)}
+    files = {file.name: file for name in names for file in _files(name, form, key)}
     if key is not None:
-        _check_bases(list(found))
-    return list(found.values())
+        _check_bases(list(files))
+    return list(files.values())
 
 
 def _files(name: str, form: str | None, key: str | None) -> Iterator[RowFile]:
@@ -344,7 +344,7 @@ def _paths(name: str) -> Iterator[tuple[str, bool]]:
         return
     path, is_folder = Path(name), name.endswith("/")
     if has_magic(name) and not path.exists():
-        matched = [found for found in glob(name, recursive=True) if Path(found).is_file()]
+        matched = [match for match in glob(name, recursive=True) if Path(match).is_file()]
         if is_folder:
             folders = glob(name, recursive=True)
             matched = [file for folder in folders for file in files_of_folder(folder)]

@@ -52,7 +52,7 @@ def _flags() -> list[inspect.Parameter]:
     ]
 
 
-def _settings_of(context: typer.Context, given: dict[str, Any]) -> Settings:
+def _settings_of(context: typer.Context, flags: dict[str, Any]) -> Settings:
     """The settings by flags and environment. Ends the command if they are wrong."""
     try:
         check_variables()
@@ -60,24 +60,24 @@ def _settings_of(context: typer.Context, given: dict[str, Any]) -> Settings:
         fail(str(unknown))
     # Typer takes an empty variable for an absent one. `Settings` does not: no API keys is
     # another setting than an empty list of them.
-    is_given = {name: context.get_parameter_source(name) for name in given}
+    sources = {name: context.get_parameter_source(name) for name in flags}
     return read_settings(
         {
             name: value
-            for name, value in given.items()
-            if (source := is_given[name]) is not None and source.name != "DEFAULT"
+            for name, value in flags.items()
+            if (source := sources[name]) is not None and source.name != "DEFAULT"
         }
     )
 
 
-def serve(context: typer.Context, **given: Any) -> None:
+def serve(context: typer.Context, **flags: Any) -> None:
     """Run the server. Flags override environment variables.
 
     Example:
 
         dualstream serve --store redis://localhost:6379/0 --workers 2
     """
-    settings = _settings_of(context, given)
+    settings = _settings_of(context, flags)
     logs.configure(settings.log_level, settings.log_format)
     ignore_user_signals()
     from dualstream.service.server import compile_kernels as kernels
@@ -95,7 +95,7 @@ def serve(context: typer.Context, **given: Any) -> None:
         fail(str(refused))
 
 
-def config(context: typer.Context, as_json: bool = False, **given: Any) -> None:
+def config(context: typer.Context, as_json: bool = False, **flags: Any) -> None:
     """Print the settings that `serve` would use with these flags, and where each comes from.
 
     Passwords and keys are hidden.
@@ -104,7 +104,7 @@ def config(context: typer.Context, as_json: bool = False, **given: Any) -> None:
 
         dualstream config --workers 2
     """
-    settings = _settings_of(context, given)
+    settings = _settings_of(context, flags)
     rows = [
         {
             "setting": f"{PREFIX}{name.upper()}",

@@ -25,10 +25,10 @@ def flag(name: str) -> Any:
     )
 
 
-def read_settings(given: dict[str, Any]) -> Settings:
+def read_settings(values: dict[str, Any]) -> Settings:
     """Read the settings from flags and environment. Invalid settings end the command."""
     try:
-        return Settings(**given)
+        return Settings(**values)
     except ValidationError as wrong:
         for error in wrong.errors():
             variable = "".join(f"{PREFIX}{name}: ".upper() for name in error["loc"])

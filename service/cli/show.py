@@ -21,22 +21,22 @@ def status(client: Client, as_json: JSON = False) -> None:
 
         dualstream status
     """
-    found = client.ready()
-    report(as_json, found, *_status_lines(found))
-    if not found["ready"]:
+    answer = client.ready()
+    report(as_json, answer, *_status_lines(answer))
+    if not answer["ready"]:
         raise typer.Exit(REFUSED)
 
 
-def _status_lines(found: Mapping[str, Any]) -> Iterable[str]:
-    word = "degraded" if "degraded" in found else "ready" if found["ready"] else "not ready"
-    yield f"{word}: {found['reason']}" if "reason" in found else word
-    yield f"store       {found['store']}, durability {found['durability']}"
-    yield f"models      {found['models']:,} in memory, {found['models_bytes'] / _MIB:,.1f} MiB"
-    yield f"identity    {found['identity']}"
-    lag = found["lag"]
+def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:
+    word = "degraded" if "degraded" in answer else "ready" if answer["ready"] else "not ready"
+    yield f"{word}: {answer['reason']}" if "reason" in answer else word
+    yield f"store       {answer['store']}, durability {answer['durability']}"
+    yield f"models      {answer['models']:,} in memory, {answer['models_bytes'] / _MIB:,.1f} MiB"
+    yield f"identity    {answer['identity']}"
+    lag = answer["lag"]
     if lag["records"]:
         yield f"lag         {lag['records']:,} records, {lag['seconds']:.1f} s"
-    for model, reason in found["unreadable"].items():
+    for model, reason in answer["unreadable"].items():
         yield f"unreadable  {model}: {reason}"
 
 
@@ -48,21 +48,21 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
 
         dualstream show clicks
     """
-    found, metrics = client.get(model), client.metrics(model)
+    info, metrics = client.get(model), client.metrics(model)
     lines = [
-        f"{found.id}: seq {found.seq:,}, created {found.created:%Y-%m-%d %H:%M}",
-        f"samples     {found.samples or 0:,} learned, {found.rejected or 0:,} rejected",
+        f"{info.id}: seq {info.seq:,}, created {info.created:%Y-%m-%d %H:%M}",
+        f"samples     {info.samples or 0:,} learned, {info.rejected or 0:,} rejected",
     ]
     rolling = metrics["rolling"]
     name = "error_rate" if "error_rate" in rolling else "mae"
     baselines = {kind: one.get(name) for kind, one in rolling["baselines"].items()}
-    known = {kind: value for kind, value in baselines.items() if value is not None}
-    if rolling["rows"] and known:
-        best = min(known, key=lambda kind: known[kind])
+    losses = {kind: value for kind, value in baselines.items() if value is not None}
+    if rolling["rows"] and losses:
+        best = min(losses, key=lambda kind: losses[kind])
         what = f"last {rolling['rows']:,} rows: {number_of(rolling[name])}"
-        lines.append(f"{name:<11} {what}, best baseline {number_of(known[best])} ({best})")
-    spec = printable_json(msgspec.json.format(msgspec.json.encode(found.spec), indent=2).decode())
-    document = {**msgspec.to_builtins(found), "metrics": metrics}
+        lines.append(f"{name:<11} {what}, best baseline {number_of(losses[best])} ({best})")
+    spec = printable_json(msgspec.json.format(msgspec.json.encode(info.spec), indent=2).decode())
+    document = {**msgspec.to_builtins(info), "metrics": metrics}
     report(as_json, document, *lines, f"spec        {spec}")
 
 
@@ -74,16 +74,16 @@ def metrics(client: Client, model: Model, as_json: JSON = False) -> None:
 
         dualstream metrics clicks
     """
-    found = client.metrics(model)
+    answer = client.metrics(model)
     kinds = ("since_start", "rolling", "fading")
     table = Table("", *(kind.replace("_", " ") for kind in kinds), box=None)
     for column in table.columns[1:]:
         column.justify = "right"
-    flat = {kind: dict(_flat(found[kind])) for kind in kinds}
+    flat = {kind: dict(_flat(answer[kind])) for kind in kinds}
     names = dict.fromkeys(name for one in flat.values() for name in one)
     for name in names:
         table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))
-    report(as_json, found, f"{model}: {found['samples']:,} samples, seq {found['seq']:,}", table)
+    report(as_json, answer, f"{model}: {answer['samples']:,} samples, seq {answer['seq']:,}", table)
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float | None]]:
@@ -103,16 +103,16 @@ def members(client: Client, model: Model, as_json: JSON = False) -> None:
 
         dualstream members clicks
     """
-    found = client.members(model)
+    answer = client.members(model)
     table = Table("member", "weight", "loss", "error", "last loss", "last error", "", box=None)
     for column in table.columns[1:6]:
         column.justify = "right"
-    for one in sorted(found.members, key=lambda one: -one.weight):
+    for one in sorted(answer.members, key=lambda one: -one.weight):
         counted = (one.since_start, one.rolling)
         numbers = [number_of(v) for some in counted for v in (some.loss, some.error_rate)]
-        state = "promoted" if one.name == found.promoted else "" if one.active else "inactive"
+        state = "promoted" if one.name == answer.promoted else "" if one.active else "inactive"
         table.add_row(one.name, f"{one.weight:.3f}", *numbers, state)
-    report(as_json, found, table)
+    report(as_json, answer, table)
 
 
 @command()
@@ -129,15 +129,15 @@ def weights(
 
         dualstream weights clicks --top 10
     """
-    found = client.weights(model, top=top, member=member)
-    has_labels = any(one.label is not None for one in found.weights)
+    answer = client.weights(model, top=top, member=member)
+    has_labels = any(one.label is not None for one in answer.weights)
     table = Table("feature", *(["label"] if has_labels else []), "weight", box=None)
     table.columns[-1].justify = "right"
-    for one in found.weights:
+    for one in answer.weights:
         label = [str(one.label)] if has_labels else []
         table.add_row(one.name or str(one.index), *label, f"{one.weight:.6g}")
-    line = f"{found.nonzeros:,} of {found.dim:,} weights are not 0; intercept {found.intercept}"
-    report(as_json, found, table, line)
+    line = f"{answer.nonzeros:,} of {answer.dim:,} weights are not 0; intercept {answer.intercept}"
+    report(as_json, answer, table, line)
 
 
 @command()
@@ -159,11 +159,11 @@ def versions(
     """
     if take is not None:
         client.take_version(model, take, note=note)
-    found = client.versions(model)
+    answer = client.versions(model)
     table = Table("version", "seq", "created", "bytes", "digest", "note", box=None)
-    for one in found.versions:
+    for one in answer.versions:
         created = f"{one.created:%Y-%m-%d %H:%M}"
         table.add_row(
             one.name, f"{one.seq:,}", created, f"{one.bytes:,}", one.digest[:12], one.note
         )
-    report(as_json, found, table)
+    report(as_json, answer, table)

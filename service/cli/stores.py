@@ -190,8 +190,8 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _store(given: str | None) -> str:
-    return read_settings({} if given is None else {"store": given}).store
+def _store(url: str | None) -> str:
+    return read_settings({} if url is None else {"store": url}).store
 
 
 def _note(line: str) -> None:

@@ -19,9 +19,9 @@ from dualstream.service.cli.common import (
     Table,
     Url,
     app,
+    complete_model,
     console,
     ending,
-    known_models,
     on_retry,
     print_json,
 )
@@ -62,7 +62,7 @@ class _Watched:
 def watch(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids of models; default: all.", autocompletion=known_models),
+        typer.Argument(help="Ids of models; default: all.", autocompletion=complete_model),
     ] = None,
     every_ms: Annotated[
         int,
@@ -159,7 +159,7 @@ def table_of(models: list[str], last: dict[str, dict[str, Any]], gone: set[str])
         event = last.get(model, {})
         rolling = event.get("rolling") or {}
         name = "error_rate" if "error_rate" in rolling else "mae"
-        baselines = [found.get(name) for found in (rolling.get("baselines") or {}).values()]
+        baselines = [losses.get(name) for losses in (rolling.get("baselines") or {}).values()]
         least = min((value for value in baselines if value is not None), default=None)
         table.add_row(
             model,

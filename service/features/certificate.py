@@ -64,7 +64,7 @@ async def _reference(model: Model, member: str | None) -> Reference:
     except RefitError as error:
         raise Problem(404, "no-reference", str(error)) from None
     return Reference(
-        seq=found.place.seq,
+        seq=found.position.seq,
         lower_bound=found.lower,
         objective=found.objective,
         served=found.served,

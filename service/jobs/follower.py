@@ -105,13 +105,13 @@ class Follower:
 
     async def _check_heads(self) -> None:
         """Compare each model with its head in the store. Raises JournalUnavailable."""
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         revision = await self._journal.revision()
         models: list[Model] = []
         for model in self._registry:
-            found = revision, model.replica.seq
-            if model.lag.confirmed == found and not model.replica.is_forked:
-                model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
+            state = revision, model.replica.seq
+            if model.lag.confirmed == state and not model.replica.is_forked:
+                model.lag.fresh_at = max(model.lag.fresh_at, requested_at)
             else:
                 models.append(model)
         trouble: JournalUnavailable | None = None
@@ -130,7 +130,7 @@ class Follower:
         Raises JournalUnavailable.
         """
         models = [(model, model.replica.seq) for model in some if self._is_current(model)]
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         heads = await self._journal.heads([model.record.id for model, _ in models])
         trouble: JournalUnavailable | None = None
         for (model, seq_before), head in zip(models, heads, strict=True):
@@ -143,14 +143,14 @@ class Follower:
                 if head is None:
                     self._registry.forget_gone(model.record.id)
                 continue
-            model.lag.correct(head.seq, asked_at)
+            model.lag.correct(head.seq, requested_at)
             if head.seq > model.replica.seq:
                 self._on_announcement(model.record.id, head.seq)
             elif model.replica.is_forked or _may_be_forked(model, seq_before, head):
                 model.committer.suspect()
                 self._pull(model, None)
             else:
-                model.lag.fresh_at = max(model.lag.fresh_at, asked_at)
+                model.lag.fresh_at = max(model.lag.fresh_at, requested_at)
                 if revision is not None and head.chain == model.replica.chain:
                     model.lag.confirmed = revision, head.seq
         return trouble

@@ -2,7 +2,7 @@
 
 The problem is the model's own, on its retained rows alone and with its present rho. The dual value
 is a certified lower bound, so the gap to it is never negative. The regret is measured against the
-weights that were found.
+weights at the optimum.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ MAX_VISITS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The optimum of the window at `place`, and the served weights compared with it."""
+    """The optimum of the window at `position`, and the served weights compared with it."""
 
-    place: LogPosition
+    position: LogPosition
     lower: float
     objective: float
     served: float
@@ -43,7 +43,7 @@ class Reference:
     epochs: int
     converged: bool
     at: float
-    """Monotonic time at which it was found."""
+    """Monotonic time at which it was computed."""
 
     @property
     def gap(self) -> float:
@@ -57,7 +57,7 @@ class References(Job):
     def __init__(self, model: Model) -> None:
         self._model_ref = weakref.ref(model)
         self._thread = model.deps.reference_thread
-        self.found: Reference | None = None
+        self.newest: Reference | None = None
         """The newest reference."""
         self._solving: asyncio.Task[Reference] | None = None
         self._is_ending = False
@@ -78,9 +78,9 @@ class References(Job):
         """
         model = self._model_ref()
         assert model is not None  # the caller holds it
-        replica, found = model.replica, self.found
-        if found is not None and found.place == replica.position and not replica.is_forked:
-            return found
+        replica, newest = model.replica, self.newest
+        if newest is not None and newest.position == replica.position and not replica.is_forked:
+            return newest
         if self._solving is None:
             self._solving = background_task(self._find(model))
             self._solving.add_done_callback(self._end)
@@ -94,25 +94,25 @@ class References(Job):
         async with self._thread.turn:
             while True:
                 async with model.committer.between_groups():
-                    place = replica.position
+                    position = replica.position
                     problems = await replica.view(partial(refit.problems_of, replica.learner))
                     losses = replica.parts.find(ServedLosses)
                     served = np.empty(0) if losses is None else losses.last(len(losses))
-                work = (place, problems, served, lambda: self._is_ending)
+                work = (position, problems, served, lambda: self._is_ending)
                 try:
-                    found: Reference = await self._thread.run(_solve, *work)
-                    if replica.leads_on_from(place):
+                    reference: Reference = await self._thread.run(_solve, *work)
+                    if replica.leads_on_from(position):
                         break
                 except RefitError:
-                    if replica.leads_on_from(place):
+                    if replica.leads_on_from(position):
                         raise
                 # The store has lost this window: solve the window of the rebuilt replica.
-        self.found = found
-        return found
+        self.newest = reference
+        return reference
 
 
 def _solve(
-    place: LogPosition, problems: Any, served: np.ndarray, ends: Callable[[], bool]
+    position: LogPosition, problems: Any, served: np.ndarray, ends: Callable[[], bool]
 ) -> Reference:
     """Runs in the solver thread. Raises RefitError."""
     # Compiles nothing: the learner has loaded these kernels.
@@ -122,19 +122,19 @@ def _solve(
     epochs = MAX_VISITS // (refitting.rows * len(problems))
     refitting.max_epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, epochs))
     refitting.run(ends)
-    found = refitting.reference()
+    optimum = refitting.reference()
     count = min(len(served), refitting.rows)
-    optimal = found.losses[len(found.losses) - count :]
+    optimal = optimum.losses[len(optimum.losses) - count :]
     regret = float(served[len(served) - count :].sum() - optimal.sum())
     return Reference(
-        place,
-        found.lower,
-        found.found,
-        found.served,
+        position,
+        optimum.lower,
+        optimum.found,
+        optimum.served,
         refitting.rows,
         regret,
         count,
-        found.epochs,
-        found.converged,
+        optimum.epochs,
+        optimum.converged,
         time.monotonic(),
     )

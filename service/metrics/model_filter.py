@@ -29,15 +29,15 @@ class ModelFilter:
         self.ids: dict[str, None] = {}
         self._listed_at = float("-inf")
 
-    async def look(self, journal: Journal, held: Iterable[str]) -> None:
-        """List the models of the store again if the list may be outdated. `held` are ids
+    async def look(self, journal: Journal, cached_ids: Iterable[str]) -> None:
+        """List the models of the store again if the list may be outdated. `cached_ids` are ids
         in memory.
 
         Raises what the journal raises; the old list stays then.
         """
         stored = await journal.count()
         is_new = stored != self.stored or time.monotonic() - self._listed_at > LISTED_S
-        if is_new or any(self.is_named(id_) and id_ not in self.ids for id_ in held):
+        if is_new or any(self.is_named(id_) and id_ not in self.ids for id_ in cached_ids):
             self.ids = {record.id: None for record in await journal.list("", self.most)}
             self.stored, self._listed_at = stored, time.monotonic()
 

@@ -119,13 +119,13 @@ class MetricsDirectory:
     def others(self) -> list[WorkerReport]:
         """The last reports of the other workers."""
         own = _report_path(self.directory, self.number)
-        found = []
+        reports = []
         for path in sorted(Path(self.directory).glob("worker_*.now")):
             if path != own:
                 # Its worker has just ended, or it is damaged.
                 with contextlib.suppress(OSError, msgspec.DecodeError):
-                    found.append(_decode(path.read_bytes()))
-        return found
+                    reports.append(_decode(path.read_bytes()))
+        return reports
 
 
 class SharedCounts(Collector):

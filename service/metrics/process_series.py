@@ -88,14 +88,24 @@ class MemorySeries(Collector):
         lag, references = {}, {}
         now = time.monotonic()
         for model in self._model_registry:
-            behind = model.lag.at(model.replica.seq)
-            if behind.records:
-                lag[model.record.id] = (behind.seconds, behind.records)
+            delay = model.lag.at(model.replica.seq)
+            if delay.records:
+                lag[model.record.id] = (delay.seconds, delay.records)
             job = model.find_job(References)
-            found = None if job is None else job.found
+            reference = None if job is None else job.newest
             is_shown = model.record.id in self._shown.ids
-            if found is not None and is_shown and model.replica.leads_on_from(found.place):
-                reports = (found.lower, found.gap, found.regret, found.regret_rows, now - found.at)
+            if (
+                reference is not None
+                and is_shown
+                and model.replica.leads_on_from(reference.position)
+            ):
+                reports = (
+                    reference.lower,
+                    reference.gap,
+                    reference.regret,
+                    reference.regret_rows,
+                    now - reference.at,
+                )
                 references[model.record.id] = reports
         return WorkerReport(
             len(self._model_registry),
@@ -108,8 +118,10 @@ class MemorySeries(Collector):
 
     def _lag(self, reports: "list[WorkerReport]") -> Iterator[Metric]:
         """Lag by model, of the worker that is furthest behind."""
-        held = [model.record.id for model in self._model_registry if not model.replica.is_forked]
-        worst = {self._name(id_): (0.0, 0) for id_ in held}
+        model_ids = [
+            model.record.id for model in self._model_registry if not model.replica.is_forked
+        ]
+        worst = {self._name(id_): (0.0, 0) for id_ in model_ids}
         for one in reports:
             for id_, (seconds, records) in one.lag.items():
                 before = worst.get(self._name(id_), (0.0, 0))
@@ -135,13 +147,13 @@ class MemorySeries(Collector):
         """The newest reference of each model, of any worker."""
         newest: dict[str, tuple[float, ...]] = {}
         for one in reports:
-            for id_, found in one.references.items():
-                if id_ not in newest or found[-1] < newest[id_][-1]:
-                    newest[id_] = found
-        for place, (name, text) in enumerate(_REFERRED.items()):
+            for id_, report in one.references.items():
+                if id_ not in newest or report[-1] < newest[id_][-1]:
+                    newest[id_] = report
+        for index, (name, text) in enumerate(_REFERRED.items()):
             family = GaugeMetricFamily(f"dualstream_{name}", text, labels=["model"])
             for id_, values in newest.items():
-                family.add_metric([id_], values[place])
+                family.add_metric([id_], values[index])
             yield family
 
     def _name(self, model: str) -> str:

@@ -19,13 +19,13 @@ class SourceSeries(Collector):
     """Shows the sources read last."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[str, str, SourceCursor]] = []
+        self._cursors: list[tuple[str, str, SourceCursor]] = []
         self._left_out = 0
 
     async def read(self, models: Sequence[Model]) -> None:
         """Read the cursors of these models. While the store is unavailable, the last ones stay."""
         ordered = sorted(models, key=lambda model: model.record.id)
-        found: list[tuple[str, str, SourceCursor]] = []
+        entries: list[tuple[str, str, SourceCursor]] = []
         for first in range(0, len(ordered), MODELS_AT_ONCE):
             few = ordered[first : first + MODELS_AT_ONCE]
             try:
@@ -33,8 +33,8 @@ class SourceSeries(Collector):
             except JournalUnavailable:
                 return
             for model, sources in zip(few, cursors, strict=True):
-                found += [(model.record.id, name, cursor) for name, cursor in sources.items()]
-        self._found, self._left_out = found[:SOURCES_IN_ALL], len(found[SOURCES_IN_ALL:])
+                entries += [(model.record.id, name, cursor) for name, cursor in sources.items()]
+        self._cursors, self._left_out = entries[:SOURCES_IN_ALL], len(entries[SOURCES_IN_ALL:])
 
     def collect(self) -> Iterator[Metric]:
         rows = CounterMetricFamily(
@@ -47,7 +47,7 @@ class SourceSeries(Collector):
             "Rows that a source had after its last batch, as its reader reported.",
             labels=["model", "source"],
         )
-        for model, name, cursor in self._found:
+        for model, name, cursor in self._cursors:
             rows.add_metric([model, name, "accepted"], cursor.rows)
             rows.add_metric([model, name, "refused"], cursor.refused)
             if cursor.lag is not None:

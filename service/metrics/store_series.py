@@ -32,7 +32,7 @@ class StoreSeries(Collector):
 
     def __init__(self, model_registry: ModelRegistry, shown: ModelFilter) -> None:
         self._model_registry, self._shown = model_registry, shown
-        self._found: dict[str, Usage] = {}
+        self._usages: dict[str, Usage] = {}
         # Revision of the store at each measurement.
         self._revisions: dict[str, Revision | None] = {}
 
@@ -45,9 +45,9 @@ class StoreSeries(Collector):
     async def measure(self) -> None:
         """Measure each shown model in memory, unless nothing was committed since."""
         models = [model for model in self._model_registry if model.record.id in self._shown.ids]
-        held = {model.record.id for model in models}
-        self._found = {id_: found for id_, found in self._found.items() if id_ in held}
-        self._revisions = {id_: at for id_, at in self._revisions.items() if id_ in held}
+        model_ids = {model.record.id for model in models}
+        self._usages = {id_: usage for id_, usage in self._usages.items() if id_ in model_ids}
+        self._revisions = {id_: at for id_, at in self._revisions.items() if id_ in model_ids}
         journal = self._model_registry.journal
         try:
             revision = await journal.revision()
@@ -56,14 +56,14 @@ class StoreSeries(Collector):
         for model in models:
             began = time.monotonic()
             record = model.record
-            is_known = record.id in self._found and self._revisions.get(record.id) == revision
-            if is_known and revision is not None:
+            is_measured = record.id in self._usages and self._revisions.get(record.id) == revision
+            if is_measured and revision is not None:
                 continue
             try:
-                self._found[record.id] = await journal.usage(record.id, record.incarnation)
+                self._usages[record.id] = await journal.usage(record.id, record.incarnation)
                 self._revisions[record.id] = revision
             except ModelChanged:
-                self._found.pop(record.id, None)
+                self._usages.pop(record.id, None)
             except JournalError:  # the follower reports it; old values stay
                 return
             except Exception:
@@ -76,12 +76,12 @@ class StoreSeries(Collector):
             name: GaugeMetricFamily(f"dualstream_{name}", text, labels=["model"])
             for name, text in _FAMILIES.items()
         }
-        for id_, found in self._found.items():
+        for id_, usage in self._usages.items():
             ages = [
                 0.0 if ms is None else max(0.0, now_ms - ms) / 1000
-                for ms in (found.oldest_ms, found.unsaved_ms)
+                for ms in (usage.oldest_ms, usage.unsaved_ms)
             ]
-            values = (found.log_bytes, found.snapshots_bytes, *ages)
+            values = (usage.log_bytes, usage.snapshots_bytes, *ages)
             for family, value in zip(families.values(), values, strict=True):
                 family.add_metric([id_], value)
         yield from families.values()

@@ -127,9 +127,9 @@ class Tracing:
     def begin(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestSpan | None:
         """Start the span of a request, as a child of its `traceparent`; None if not sampled."""
         own = self._headers
-        given = {name.decode(): value.decode("latin-1") for name, value in headers if name in own}
-        parent = self._extract(given) if given else self._no_parent
-        if not given and not self._draw(method):
+        carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in own}
+        parent = self._extract(carrier) if carrier else self._no_parent
+        if not carrier and not self._draw(method):
             return None
         span = self._tracer.start_span(method, parent, self._kind)
         self._drawn = 0

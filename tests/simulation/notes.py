@@ -92,15 +92,15 @@ class Notes:
 
     def saw_reference(self, worker: "Worker", model: Model, result: Reference) -> None:
         """An optimum is of a window that the replica has had, and of that where it still stands."""
-        replica, got = model.replica, f"{worker.name} reports {model.record.id} {result.place}"
+        replica, got = model.replica, f"{worker.name} reports {model.record.id} {result.position}"
         if not model.committer.is_idle or replica.is_forked:
             return  # it may be half way through some rows
-        if not replica.lineage.includes(result.place.seq, result.place.chain):
+        if not replica.lineage.includes(result.position.seq, result.position.chain):
             self.problems.append(f"{got}, but is at {replica.position}")
-        elif result.place == replica.position and not model.job(References)._is_ending:
+        elif result.position == replica.position and not model.job(References)._is_ending:
             kept = replica.parts.find(ServedLosses)
             losses = np.empty(0) if kept is None else kept.last(len(kept))
-            again = _solve(result.place, problems_of(replica.learner), losses, lambda: False)
+            again = _solve(result.position, problems_of(replica.learner), losses, lambda: False)
             # Of the same rows, which a rebuilding may have brought in another order.
             if not isclose(again.lower, result.lower) or not isclose(again.regret, result.regret):
                 self.problems.append(f"{got}: {result.lower}, it is {again.lower}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-_RANGES = tuple(f"range {place} of 5" for place in range(1, 6))
+_RANGES = tuple(f"range {index} of 5" for index in range(1, 6))
 _GAINS = ("none", "some")
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {

@@ -100,10 +100,10 @@ def _stream(
 
 def _errors(client: Client) -> tuple[float, float, float]:
     """Progressive error of the model, of the majority class and of the last label."""
-    found = client.metrics(MODEL)["since_start"]
-    baselines = found["baselines"]
+    totals = client.metrics(MODEL)["since_start"]
+    baselines = totals["baselines"]
     return (
-        found["error_rate"],
+        totals["error_rate"],
         baselines["most_frequent"]["error_rate"],
         baselines["last_label"]["error_rate"],
     )
@@ -119,10 +119,10 @@ def _report(console: Console, client: Client, done: int, rows_per_s: float) -> N
 def _predict(console: Console, client: Client, samples: list[dict[str, Any]]) -> None:
     console.print("\nPOST /predict for the last rows:")
     for sample in samples[-ROWS_TO_PREDICT:]:
-        found = client.predict(MODEL, sample["x"])
+        prediction = client.predict(MODEL, sample["x"])
         console.print(
-            f"  label {sample['y']:+d}  predicted {found.label}  "
-            f"score {found.score:+.3f}  probability {found.probability:.3f}",
+            f"  label {sample['y']:+d}  predicted {prediction.label}  "
+            f"score {prediction.score:+.3f}  probability {prediction.probability:.3f}",
             highlight=False,
         )
 
@@ -143,18 +143,18 @@ def _members(console: Console, client: Client) -> str:
 
 
 def _weights(console: Console, client: Client, member: str) -> None:
-    found = client.weights(MODEL, top=WEIGHTS_SHOWN, member=member)
+    answer = client.weights(MODEL, top=WEIGHTS_SHOWN, member=member)
     console.print(f"\nGET /weights of {member}, the largest (after scaling):")
-    for one in found.weights:
+    for one in answer.weights:
         console.print(f"{one.weight:+10.4f}   {one.name}", highlight=False)
 
 
 def _certificate(console: Console, client: Client) -> None:
-    found = client.certificate(MODEL, member=CERTIFIED)
+    certificate = client.certificate(MODEL, member=CERTIFIED)
     console.print(
-        f"\nGET /certificate of {CERTIFIED}, estimated on {found.rows:,} retained rows: primal "
-        f"{found.primal:.4f}, dual {found.dual:.4f}, gap {found.gap:.4f} "
-        f"({found.relative_gap:.1%})",
+        f"\nGET /certificate of {CERTIFIED}, estimated on {certificate.rows:,} retained rows: "
+        f"primal {certificate.primal:.4f}, dual {certificate.dual:.4f}, gap {certificate.gap:.4f} "
+        f"({certificate.relative_gap:.1%})",
         highlight=False,
         soft_wrap=True,
     )

@@ -403,14 +403,14 @@ def test_reference_of_a_lost_row_is_computed_again(tmp_path):
 
         registry.counters.watch(registry)
         before = await reference_of(registry)
-        assert before.place.seq == 5 and await is_shown()
+        assert before.position.seq == 5 and await is_shown()
         await other_row(tmp_path, model)
         assert not await is_shown()
         result = await reference_of(registry)
-        assert result.place.seq == 5 and result.lower != before.lower
+        assert result.position.seq == 5 and result.lower != before.lower
         assert result == await fresh_reference(journal)
         assert await is_shown()
-        kept = model.job(References).found
+        kept = model.job(References).newest
         assert await model.job(References).find() is kept
 
     of_five_and(tmp_path, scenario)
@@ -432,7 +432,7 @@ def test_reference_is_computed_again_if_its_window_is_lost(tmp_path, monkeypatch
         got = await asyncio.gather(reference_of(registry), reference_of(registry))
         assert len(solved) == 2 and got[0] == got[1] != replace(solved[0], at=0.0)
         assert got[0] == await fresh_reference(journal)
-        assert model.job(References).found is solved[1]
+        assert model.job(References).newest is solved[1]
 
     of_five_and(tmp_path, scenario)
 

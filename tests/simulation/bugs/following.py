@@ -146,8 +146,8 @@ def _by_its_seq(true: Any, self: Committer, appended: Any) -> None:
 async def _by_seq_alone(true: Any, self: References) -> Any:
     """The optimum of a window is kept for any window that ends at its seq."""
     model = self._model_ref()
-    result = None if model is None else model.job(References).found
-    return result if result and result.place.seq == model.replica.seq else await true(self)
+    result = None if model is None else model.job(References).newest
+    return result if result and result.position.seq == model.replica.seq else await true(self)
 
 
 def _led_on(true: Any, *args: Any) -> bool:
