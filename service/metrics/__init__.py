@@ -1,3 +1,3 @@
 """Prometheus metrics. Series of a model are read from its replicated state."""
 
-from dualstream.service.metrics.registry import Telemetry as Telemetry
+from dualstream.service.metrics.scrape import Telemetry as Telemetry

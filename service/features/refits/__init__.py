@@ -9,7 +9,7 @@ weights.py  PUT weights: a result that was computed elsewhere
 
 from dualstream.service.features.feature import Feature
 from dualstream.service.features.refits import routes, weights
-from dualstream.service.features.refits.control import REFIT
+from dualstream.service.features.refits.controls import REFIT
 from dualstream.service.features.refits.job import Refits
 
 FEATURE = Feature(

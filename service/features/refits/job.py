@@ -15,7 +15,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from dualstream.service.features.refits.control import Refit, records_of
+from dualstream.service.features.refits.controls import Refit, records_of
 from dualstream.service.features.refits.table import (
     UNDER_WAY,
     RefitJob,

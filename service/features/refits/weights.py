@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from dualstream.service.api.common import IdempotencyKey, check_not_paused, registry_of, run_once
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import LARGEST, BadRow, RowSchema, pointer_step
-from dualstream.service.features.refits.control import Refit as Order, records_of
+from dualstream.service.features.refits.controls import Refit as Order, records_of
 from dualstream.service.features.refits.job import MAX_BYTES, Refits
 from dualstream.service.features.refits.routes import refit_view
 from dualstream.service.features.refits.table import RefitJob, now_ms

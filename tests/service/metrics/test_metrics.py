@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 import dualstream
-from dualstream.service.metrics import registry as text, source_series
+from dualstream.service.metrics import scrape, source_series
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.solvers import Progressive, numeric_identity
 from tests.service.conftest import SPEC
@@ -112,7 +112,7 @@ def test_no_series_tells_when_it_was_created(model, name):
 
 
 def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch):
-    monkeypatch.setattr(text, "SLICE_S", 0.0)
+    monkeypatch.setattr(scrape, "SLICE_S", 0.0)
     registry = CollectorRegistry()
     Gauge("without_any", "It has no series.", ["a"], registry=registry)
     counter = Counter("many", 'Of 1,000 "models", \\ and\nlines.', ["a"], registry=registry)
@@ -122,7 +122,7 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
     families = Folded(registry, ModelFilter(0))
 
     async def written() -> tuple[bytes, int]:
-        writing = asyncio.create_task(text.text_of(families.collect(), text.EventLoopSlices()))
+        writing = asyncio.create_task(scrape.text_of(families.collect(), scrape.EventLoopSlices()))
         turns = 0
         while not writing.done():
             await asyncio.sleep(0)
@@ -131,7 +131,7 @@ def test_others_have_their_turns_while_a_long_exposition_is_written(monkeypatch)
 
     whole, turns = asyncio.run(written())
     assert whole == generate_latest(families)
-    assert turns >= 1000 / text.SAMPLES
+    assert turns >= 1000 / scrape.SAMPLES
 
 
 def test_a_client_cannot_make_series_by_inventing_methods(model):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.features.members.controls import Demote, Promote
-from dualstream.service.features.refits.control import Refit
+from dualstream.service.features.refits.controls import Refit
 from dualstream.service.replica.controls import control_of
 from dualstream.service.replica.copies import Rollback
 from dualstream.service.replica.outcomes import ControlOutcome, ControlOutcomes

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 import dualstream.service.features.guard.quarantine
-import dualstream.service.features.refits.control
+import dualstream.service.features.refits.controls
 import dualstream.service.features.refits.table
 import dualstream.service.models.versions
 import dualstream.service.replica.copies
 import dualstream.service.replica.point_in_time
 from dualstream.service.features.guard.state import Guarding
-from dualstream.service.features.refits.control import Refit
+from dualstream.service.features.refits.controls import Refit
 from dualstream.service.features.refits.job import Refits
 from dualstream.service.features.refits.table import RefitJob
 from dualstream.service.journal.protocol import AppendRequest
@@ -128,7 +128,7 @@ BUGS = {
     ),
     "quarantine trimmed away": Bug([(Snapshots, "_may_trim", _whatever_is_held)]),
     "weights entered behind a control": Bug(
-        [(dualstream.service.features.refits.control, "_check_follows", _behind_anything)]
+        [(dualstream.service.features.refits.controls, "_check_follows", _behind_anything)]
     ),
     "refit entered twice": Bug([(ControlRequest, "of", _under_its_own)]),
     "lost refit left alone": Bug(
