@@ -2,7 +2,6 @@
 
 SolverError
 ├── InvalidSpec         a specification has an unknown field or a value out of range
-│   └── NotAvailable    the value is known but not implemented in this version
 ├── ShapeMismatch       rows of another width, or arrays that do not fit together
 ├── InvalidRow          a row that cannot be learned or scored: which one, and why
 ├── NotConverged        an offline solver stopped before its tolerance
@@ -29,16 +28,12 @@ class InvalidSpec(SolverError):
     """`field` (a JSON pointer into the specification) has `value`, which is not `allowed`."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(self._sentence(field, value, allowed))
+        super().__init__(f"{_dotted(field)} must be {allowed}, got {_shown(value)}")
         self.field = field
         self.value = value
         self.allowed = allowed
         self.violations: tuple[InvalidSpec, ...] = (self,)
         """All errors of the specification, of which this is the first."""
-
-    @staticmethod
-    def _sentence(field: str, value: object, allowed: str) -> str:
-        return f"{_dotted(field)} must be {allowed}, got {_shown(value)}"
 
     @classmethod
     def unknown_field(cls, field: str, value: object, fields: Sequence[str]) -> "InvalidSpec":
@@ -64,17 +59,6 @@ class InvalidSpec(SolverError):
         error.args = (f"{_dotted(owner)}: {self}",)
         error.violations = (error, *(one.under(owner) for one in self.violations[1:]))
         return error
-
-
-class NotAvailable(InvalidSpec):
-    """The value is valid in a later version."""
-
-    def __init__(self, field: str, value: object) -> None:
-        super().__init__(field, value, "available")
-
-    @staticmethod
-    def _sentence(field: str, value: object, allowed: str) -> str:
-        return f"{_dotted(field)} {_shown(value)} is not available in this version"
 
 
 class ShapeMismatch(SolverError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from dualstream.solvers.errors import InvalidSpec, NotAvailable
+from dualstream.solvers.errors import InvalidSpec
 
 Spec = dict[str, Any]
 MAX_UNKNOWN = 100
@@ -33,38 +33,26 @@ def read_object(value: Any, field: str, takes: tuple[str, ...], allowed: str) ->
 
 
 def read_choice(
-    fields: Mapping[str, Any],
-    name: str,
-    default: str,
-    choices: tuple[str, ...],
-    later: tuple[str, ...] = (),
+    fields: Mapping[str, Any], name: str, default: str, choices: tuple[str, ...]
 ) -> str:
-    """One of some names; those in `later` raise NotAvailable."""
+    """One of some names."""
     value = fields.get(name, default)
     if isinstance(value, str) and value in choices:
         return value
-    if isinstance(value, str) and value in later:
-        raise NotAvailable(f"/{name}", value)
     raise InvalidSpec.not_one_of(f"/{name}", value, choices)
 
 
 def read_kind(
-    fields: Mapping[str, Any],
-    name: str,
-    default: str,
-    kinds: Mapping[str, tuple[str, ...]],
-    later: tuple[str, ...] = (),
+    fields: Mapping[str, Any], name: str, default: str, kinds: Mapping[str, tuple[str, ...]]
 ) -> Spec:
     """A field with parameters: an object with `kind`, or a string as its short form."""
     value = fields.get(name, default)
     if isinstance(value, str):
-        return {"kind": read_choice({name: value}, name, default, tuple(kinds), later)}
+        return {"kind": read_choice({name: value}, name, default, tuple(kinds))}
     allowed = f"a name or an object with kind, one of {', '.join(kinds)}"
     if not isinstance(value, Mapping) or "kind" not in value:
         raise InvalidSpec(f"/{name}", value, allowed)
     kind = value["kind"]
-    if isinstance(kind, str) and kind in later:
-        raise NotAvailable(f"/{name}/kind", kind)
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidSpec.not_one_of(f"/{name}/kind", kind, kinds)
     return read_object(value, f"/{name}", ("kind", *kinds[kind]), allowed)

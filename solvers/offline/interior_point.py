@@ -86,34 +86,14 @@ def cholesky(q: Floats, diagonal: Floats) -> Floats:
     return np.diag(np.sqrt(np.maximum(base, np.abs(q).sum(axis=1))))
 
 
+@np.errstate(all="ignore")
 def minimise(
-    quadratic: Quadratic,
-    p: Floats,
-    a: Floats,
-    r: Floats,
-    upper: Floats,
-    tol: float,
-    *,
-    cancelled: Callable[[], bool] = lambda: False,
+    quadratic: Quadratic, p: Floats, a: Floats, r: Floats, upper: Floats, tol: float
 ) -> Optimum:
     """The minimum, to `tol` relative to the size of the objective and of each residual.
 
-    p, upper (n,), upper > 0;  a (k, n) of full row rank;  r (k,). `cancelled` is called before each
-    factorisation; if it returns True the result is not converged.
+    p, upper (n,), upper > 0;  a (k, n) of full row rank;  r (k,).
     """
-    with np.errstate(all="ignore"):
-        return _minimise(quadratic, p, a, r, upper, tol, cancelled)
-
-
-def _minimise(
-    quadratic: Quadratic,
-    p: Floats,
-    a: Floats,
-    r: Floats,
-    upper: Floats,
-    tol: float,
-    cancelled: Callable[[], bool],
-) -> Optimum:
     n, k = len(p), len(r)
     top = np.flatnonzero(np.isfinite(upper))
     size = max(float(np.abs(p).max(initial=0.0)), 1e-300)
@@ -151,7 +131,7 @@ def _minimise(
             best, best_error = (z, eta), error
         if error <= tol:
             return Optimum(z, eta, iteration, True)
-        if since_best >= 12 or cancelled():
+        if since_best >= 12:
             break
         diagonal = s / z
         diagonal[top] += t / w
