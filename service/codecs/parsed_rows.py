@@ -83,15 +83,13 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
             list(flat(piece.labels for piece in listed)),  # type: ignore[arg-type]
             list(flat(piece.weights for piece in listed)),
             listed[0].dim,
-            served_scores=list(flat(_served(piece) for piece in listed))
+            served_scores=list(
+                flat(piece.served_scores or [Batch.UNLABELLED] * len(piece) for piece in listed)
+            )
             if any(piece.served_scores for piece in listed)
             else [],
         )
     )
-
-
-def _served(rows: ListedRows) -> list[float]:
-    return rows.served_scores or [Batch.UNLABELLED] * len(rows)
 
 
 def _as_arrays(rows: Rows) -> Batch:

@@ -5,17 +5,7 @@ import logging
 from starlette.types import Scope
 
 from dualstream.service.concurrency import drop_traceback
-from dualstream.service.journal.protocol import (
-    Conflict,
-    JournalError,
-    JournalUnavailable,
-    ModelChanged,
-    NotReplicated,
-    OutcomeUnknown,
-    TooManyPendingRows,
-    TooManyVersions,
-    UnknownModel,
-)
+from dualstream.service.journal import protocol as journal
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.problems import unavailable, unreadable
 from dualstream.solvers import InvalidSpec, MemberError, UnknownMember
@@ -38,27 +28,27 @@ def as_problem(error: Exception) -> Problem | None:
             return Problem(404, "unknown-member", str(error))
         case MemberError():
             return Problem(409, "conflict", str(error))
-        case UnknownModel():
+        case journal.UnknownModel():
             return Problem(404, "unknown-model", str(error))
-        case TooManyVersions():
+        case journal.TooManyVersions():
             return Problem(409, "too-many-versions", f"{error}; delete one first")
-        case ModelChanged():
+        case journal.ModelChanged():
             return Problem(409, "model-changed", str(error))
-        case Conflict():
+        case journal.Conflict():
             return Problem(409, "conflict", str(error))
-        case TooManyPendingRows():
+        case journal.TooManyPendingRows():
             return Problem(429, "too-many-remembered", str(error), retry_after_s=5)
-        case OutcomeUnknown():
+        case journal.OutcomeUnknown():
             detail = f"{error}; {_REPEAT}"
             return Problem(503, "outcome-unknown", detail, retry_after_s=1, outcome="unknown")
-        case NotReplicated():
+        case journal.NotReplicated():
             detail = f"{error}; {_REPEAT}"
             return Problem(503, "not-replicated", detail, retry_after_s=1, outcome="journalled")
         case RecordError():
             return unreadable(str(error), error.is_journalled)
-        case JournalUnavailable():
+        case journal.JournalUnavailable():
             return unavailable(str(error))
-        case JournalError():
+        case journal.JournalError():
             return Problem(503, "journal-error", str(error), retry_after_s=1)
     return None
 

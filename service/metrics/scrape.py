@@ -68,14 +68,10 @@ async def text_of(families: Iterable[Metric], slices: EventLoopSlices) -> bytes:
         for first in range(0, max(1, len(samples)), SAMPLES):
             family.samples = samples[first : first + SAMPLES]
             piece = generate_latest(_One(family))
-            text.append(_without_head(piece) if first else piece)
+            # The first piece has the help and type lines.
+            text.append(piece.split(b"\n", 2)[2] if first else piece)
             await slices.end()
     return b"".join(text)
-
-
-def _without_head(piece: bytes) -> bytes:
-    """The samples without the help and type lines."""
-    return piece.split(b"\n", 2)[2]
 
 
 class Telemetry(ProcessCounts):

@@ -104,7 +104,9 @@ class RedisAudit(RedisPart):
         ]
         ahead = [position.model for position in sorted(firsts)[:limit]]
         changes = await self._changes(ahead, [start] * len(ahead), limit)
-        return sorted([one for of_model in changes for one in of_model], key=_by_position)[:limit]
+        return sorted([one for of_model in changes for one in of_model], key=lambda one: one[0])[
+            :limit
+        ]
 
     async def _changes(
         self, models: Sequence[str], starts: Sequence[AuditPosition], limit: int
@@ -134,7 +136,3 @@ def _audited(model: str, stream_id: bytes, fields: list[bytes]) -> tuple[AuditPo
     position = AuditPosition(int(time_ms), int(number), model)
     rest = (values[b"i"].decode(), int(values[b"s"]), decode_change(values[b"c"]))
     return position, Audited(str(position), position.time_ms, model, *rest)
-
-
-def _by_position(one: tuple[AuditPosition, Audited]) -> AuditPosition:
-    return one[0]

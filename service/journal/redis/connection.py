@@ -10,21 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Any
 
+from redis import exceptions
 from redis.asyncio import Connection
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
 
 from dualstream.service.journal.protocol import JournalUnavailable, NotReplicated, OutcomeUnknown
 from dualstream.service.journal.redis.scripts import Argument, Script, pack
@@ -45,17 +32,17 @@ CHECK_S = 5.0
 SETTLED_S = 30.0
 """How long replicas may take to receive the last writes of a restore."""
 
-REDIRECTIONS = (AskError, TryAgainError)
+REDIRECTIONS = (exceptions.AskError, exceptions.TryAgainError)
 """Answers of a Cluster node that did nothing because a slot was or is being moved."""
 
 _REFUSALS = (
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
+    exceptions.AuthenticationError,
+    exceptions.BusyLoadingError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.NoPermissionError,
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
 )
 _REFUSAL_CODES = ("MISCONF", "NOREPLICAS", "BUSY", "OOM", "UNKILLABLE")
 _ASKING = (b"*1\r\n", *pack(("ASKING",)))
@@ -188,7 +175,7 @@ class RedisConnection:
         try:
             digest = [b"*%d\r\n" % (2 + count), *script.packed_digest, *packed]
             return await self._call(digest, is_read, is_asking, before=before)
-        except NoScriptError:
+        except exceptions.NoScriptError:
             text = [b"*%d\r\n" % (2 + count), *script.packed_text, *packed]
             return await self._call(text, is_read, is_asking, before=before)
 
@@ -233,7 +220,7 @@ class RedisConnection:
                     await connection.send_packed_command(ping, check_health=False)
                 elif message[0] == b"message":
                     yield message[2]
-        except (RedisError, OSError, TimeoutError) as error:
+        except (exceptions.RedisError, OSError, TimeoutError) as error:
             raise _failure(False, error) from error
         finally:
             await connection.disconnect(nowait=True)
@@ -269,15 +256,15 @@ class RedisConnection:
                         return await connection.read_response()
                     return await _read_all(connection, count)
                 answers = await _read_all(connection, ahead + (count or 1) + is_waited)
-        except (NoScriptError, *REDIRECTIONS):
+        except (exceptions.NoScriptError, *REDIRECTIONS):
             raise
         except _REFUSALS as error:
             raise JournalUnavailable(f"Redis: {error}") from error
-        except ResponseError as error:
+        except exceptions.ResponseError as error:
             if str(error).startswith(_REFUSAL_CODES):
                 raise JournalUnavailable(f"Redis: {error}") from error
             raise _failure(is_unknown, error) from error
-        except (RedisError, OSError, TimeoutError) as error:
+        except (exceptions.RedisError, OSError, TimeoutError) as error:
             raise _failure(is_unknown, error) from error
         answer = answers[ahead]
         if is_waited and answers[-1] < self._replicas:
@@ -310,13 +297,13 @@ class RedisConnection:
                     return
                 try:
                     self.durability = await read_level(partial(_ask, connection), self._required)
-                except ResponseError:  # it refuses CONFIG GET: what was found at the connect stays
-                    pass
+                except exceptions.ResponseError:
+                    pass  # it refuses CONFIG GET: what was found at the connect stays
                 except BaseException:
                     self._connection = None
                     await connection.disconnect(nowait=True)
                     raise
-        except (RedisError, OSError, TimeoutError) as error:
+        except (exceptions.RedisError, OSError, TimeoutError) as error:
             raise JournalUnavailable(f"Redis: {error}") from error
         self._checked_at = now
 
@@ -346,11 +333,11 @@ class RedisConnection:
 async def _read_all(connection: Connection, count: int) -> list[Any]:
     """Read `count` answers; then raise the first error among them."""
     answers: list[Any] = []
-    first_error: ResponseError | None = None
+    first_error: exceptions.ResponseError | None = None
     for _ in range(count):
         try:
             answers.append(await connection.read_response())
-        except ResponseError as error:
+        except exceptions.ResponseError as error:
             first_error = first_error or error
     if first_error is not None:
         raise first_error
@@ -366,7 +353,7 @@ async def _is_broken(connection: Connection) -> bool:
     """Has the server closed the connection? Then there is something to read."""
     try:
         return not connection.is_connected or await connection.can_read()
-    except RedisError:
+    except exceptions.RedisError:
         return True
 
 

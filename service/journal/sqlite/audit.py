@@ -64,7 +64,7 @@ class SqliteAudit(SqlitePart):
             (first_later,),
         ).fetchall()
         db.execute("DELETE FROM changes WHERE number >= ?", (first_later,))
-        merged: list[_Row] = list(heapq.merge(later, new, key=_time_of))
+        merged: list[_Row] = list(heapq.merge(later, new, key=lambda row: row[0]))
         db.executemany(
             "INSERT INTO changes (time_ms, id, incarnation, seq, change) VALUES (?, ?, ?, ?, ?)",
             merged,
@@ -107,7 +107,3 @@ def _unknown(db: Connection, rows: Sequence[_Row]) -> list[_Row]:
         if seen[row] > count:
             new.append(row)
     return new
-
-
-def _time_of(row: _Row) -> int:
-    return row[0]
