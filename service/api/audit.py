@@ -48,14 +48,14 @@ async def list_changes(
     journal, kinds = registry.journal, registry.deps.features.kinds
     if model is not None:
         check_model_id(model)
-    found = await _visible(request, journal, model, after, limit + 1)
-    if model is not None and not found and not after:
+    changes = await _visible(request, journal, model, after, limit + 1)
+    if model is not None and not changes and not after:
         await _check_known(journal, model)
-    if model is not None and any(one.change.action in kinds for one in found):
+    if model is not None and any(one.change.action in kinds for one in changes):
         with suppress(Problem, JournalError, RecordError):  # deleted since, or not readable
             await (await registry.get(model)).refresh()
-    shown = [_view(one, registry.find(one.model), kinds) for one in found[:limit]]
-    return answer(ChangePage(shown, shown[-1].place if len(found) > limit else None))
+    shown = [_view(one, registry.find(one.model), kinds) for one in changes[:limit]]
+    return answer(ChangePage(shown, shown[-1].place if len(changes) > limit else None))
 
 
 async def _visible(
@@ -65,11 +65,11 @@ async def _visible(
     key = key_of(request)
     if model is not None or key is None or key.sees_all:
         return await journal.audit(model, after or None, count)
-    found: list[Audited] = []
-    while len(found) < count and (page := await journal.audit(None, after or None, PAGE)):
-        found += [one for one in page if key.may_see(one.model)]
+    visible: list[Audited] = []
+    while len(visible) < count and (page := await journal.audit(None, after or None, PAGE)):
+        visible += [one for one in page if key.may_see(one.model)]
         after = page[-1].place
-    return found[:count]
+    return visible[:count]
 
 
 async def _check_known(journal: Journal, model: str) -> None:

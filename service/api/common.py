@@ -45,10 +45,10 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
     """Decode a spec from the body. Raises Problem 400, 413 and 422."""
     body = await read_body(request.receive, read_head(request.scope), limit, request.scope)
     try:
-        given = msgspec.json.decode(body) if body else {}
+        spec = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
         raise Problem(400, "malformed-body", str(broken)) from None
-    if not isinstance(given, dict):
+    if not isinstance(spec, dict):
         raise Problem(
             422, "invalid-spec", "the body must be a JSON object with the fields of a spec"
         )
@@ -56,7 +56,7 @@ async def spec_of(request: Request, limit: int) -> dict[str, Any]:
         check_all_names(body or b"{}")
     except BadRow as bad:
         raise Problem(422, "invalid-spec", f"{bad.reason}; send it once") from None
-    return given
+    return spec
 
 
 class ControlResult(NamedTuple):
@@ -115,12 +115,12 @@ async def find_repeat(model: Model, key: bytes | None, requested: bytes) -> Cont
     """The control record with this stored key; None if the key is new. Raises as `run_once`."""
     if key is None:
         return None
-    [known] = await model.known([key])
-    if known is None:
+    [entry] = await model.known([key])
+    if entry is None:
         return None
-    if known.fingerprint != hashlib.sha256(requested).digest()[:16]:
+    if entry.fingerprint != hashlib.sha256(requested).digest()[:16]:
         raise key_reused()
-    return await result_at(model, known.seq)
+    return await result_at(model, entry.seq)
 
 
 async def result_at(model: Model, seq: int) -> ControlResult:

@@ -225,13 +225,13 @@ def _gap_of(certificate: Certificate) -> dict[str, Any]:
 
 def _support_of(learner: Learner) -> dict[str, Any] | None:
     """Size and stability of the support; None for models that do not track it."""
-    found = sparse_support.support_of(learner)
-    if found is None:
+    support = sparse_support.support_of(learner)
+    if support is None:
         return None
     return {
-        "features": len(found.features),
-        "unchanged_since": found.unchanged_since,
-        "changes_per_1000": found.changes_per_1000,
+        "features": len(support.features),
+        "unchanged_since": support.unchanged_since,
+        "changes_per_1000": support.changes_per_1000,
     }
 
 
@@ -251,8 +251,8 @@ def _read_interval(scope: Scope) -> float:
 
 def _last_event_id(scope: Scope) -> str | None:
     """`Last-Event-ID` of a client that reconnects: this state is not sent again."""
-    found = dict(scope["headers"]).get(b"last-event-id")
-    return None if found is None else found.decode("latin-1")
+    header = dict(scope["headers"]).get(b"last-event-id")
+    return None if header is None else header.decode("latin-1")
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -47,21 +47,21 @@ async def add_explanations(
     rows of other models would wait. The caller keeps others from using the learner until this ends,
     even if the request is cancelled. Raises Problem 409 if the model cannot be explained.
     """
-    found: list[Explanation | None] = []
+    explanations: list[Explanation | None] = []
     try:
         for row in range(len(batch)):
             explained = await run_view_in_thread(explain, learner, batch[row : row + 1])
-            found.append(_view_of(explained, model.replica.names.get))
+            explanations.append(_view_of(explained, model.replica.names.get))
     except NotExpressible as reason:
         algorithm = model.replica.spec["algorithm"]
         raise Problem(
             409, "no-explanation", f"{algorithm} has no explanations: {reason}; omit explain"
         ) from None
     if isinstance(answered, Predicted):
-        answered.explanation = found[0]
+        answered.explanation = explanations[0]
     else:
         answered.explanations = [None] * parsed.count
-        for index, one in zip(parsed.row_indices, found, strict=True):
+        for index, one in zip(parsed.row_indices, explanations, strict=True):
             answered.explanations[index] = one
 
 
@@ -85,9 +85,9 @@ def _view_of(explained: Explained, name_of: Callable[[int], str | None]) -> Expl
 
 
 def _contribution(
-    name_of: Callable[[int], str | None], place: int, contribution: float
+    name_of: Callable[[int], str | None], index: int, contribution: float
 ) -> Contribution:
-    name = name_of(place)
+    name = name_of(index)
     if name is None:
-        return Contribution(place + 1, contribution)
-    return Contribution(place + 1, contribution, name)
+        return Contribution(index + 1, contribution)
+    return Contribution(index + 1, contribution, name)

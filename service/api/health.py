@@ -70,8 +70,8 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
 
 def _lag(registry: ModelRegistry, request: Request) -> dict[str, Any]:
     """The maximum lag over all models, and the lagging models, longest lag first."""
-    found = [(model.lag.at(model.replica.seq), model.record.id) for model in registry]
-    behind = sorted((pair for pair in found if pair[0].records), reverse=True)
+    lags = [(model.lag.at(model.replica.seq), model.record.id) for model in registry]
+    behind = sorted((pair for pair in lags if pair[0].records), reverse=True)
     return {
         "seconds": behind[0][0].seconds if behind else 0.0,
         "records": max((lag.records for lag, _ in behind), default=0),

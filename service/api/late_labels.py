@@ -140,28 +140,28 @@ class _LabelRequest:
         self._model = model
         self.labels: list[Label] = []
         self._bad: list[RowError] = []
-        given, self._is_single = _parsed(body)
-        self.count = len(given)
-        check_rows(len(given), model.row_schema.limits.rows)
-        for place, raw in enumerate(given):
+        labels, self._is_single = _parsed(body)
+        self.count = len(labels)
+        check_rows(len(labels), model.row_schema.limits.rows)
+        for index, raw in enumerate(labels):
             try:
-                self.labels.append(_label(model, place, raw))
+                self.labels.append(_label(model, index, raw))
             except BadRow as bad:
-                self._bad.append(RowError(place, self._pointer(place) + bad.pointer, bad.reason))
+                self._bad.append(RowError(index, self._pointer(index) + bad.pointer, bad.reason))
         self._ids = {label.place: label.id for label in self.labels}
-        if not given:
+        if not labels:
             raise Problem(422, "invalid-rows", "the request has no labels; send at least one")
 
     def answer(self, labelled: Labelled) -> Learned:
         """The answer, as for `learn`. Raises Problem if no label was learned, now or before."""
         if labelled.repeats is not None:
             return self._again(labelled, labelled.repeats)
-        receipt, found = labelled.receipt, labelled.found
+        receipt, labels = labelled.receipt, labelled.found
         duplicates, conflicts = list(labelled.duplicates), list(labelled.conflicts)
         if receipt is not None:
-            duplicates += [(found[row].place, seq) for row, seq in receipt.duplicates]
-            conflicts += [(found[row].place, 0) for row in receipt.conflicts]
-        rejected = [] if receipt is None else _rejected(receipt, found)
+            duplicates += [(labels[row].place, seq) for row, seq in receipt.duplicates]
+            conflicts += [(labels[row].place, 0) for row in receipt.conflicts]
+        rejected = [] if receipt is None else _rejected(receipt, labels)
         errors = self._errors(labelled, conflicts, rejected)
         taken = 0 if receipt is None else receipt.placed.count
         if (
@@ -208,15 +208,15 @@ class _LabelRequest:
     ) -> list[RowError]:
         """Errors of all labels that are neither learned nor duplicates, in request order."""
         errors = list(self._bad)
-        errors += [RowError(place, self._pointer(place), reason) for place, reason in rejected]
-        for places, reason in (
-            ([place for place, _ in conflicts], "sample {!r} was learned with another label"),
+        errors += [RowError(index, self._pointer(index), reason) for index, reason in rejected]
+        for indices, reason in (
+            ([index for index, _ in conflicts], "sample {!r} was learned with another label"),
             (labelled.unknown, "unknown-sample: no row waits for the label of {!r}"),
             (labelled.expired, "expired-sample: {!r} waited for its label too long"),
         ):
             errors += [
-                RowError(place, self._pointer(place) + "/id", reason.format(self._ids[place]))
-                for place in places
+                RowError(index, self._pointer(index) + "/id", reason.format(self._ids[index]))
+                for index in indices
             ]
         errors.sort(key=lambda error: error.index)
         return errors
@@ -243,8 +243,8 @@ class _LabelRequest:
         wrong = are_wrong(scores, [labelled.found[row].y for row in rows])
         return count(_learned(receipt, wrong))
 
-    def _pointer(self, place: int) -> str:
-        return "" if self._is_single else f"/labels/{place}"
+    def _pointer(self, index: int) -> str:
+        return "" if self._is_single else f"/labels/{index}"
 
 
 def _parsed(body: bytes) -> tuple[list[bytes], bool]:
@@ -252,10 +252,10 @@ def _parsed(body: bytes) -> tuple[list[bytes], bool]:
     try:
         content = _any.decode(body)
         if isinstance(content, dict) and "labels" in content:
-            given = [bytes(raw) for raw in _many.decode(body).labels]
-            if body.count(b":") != 1 + sum(raw.count(b":") for raw in given):
+            labels = [bytes(raw) for raw in _many.decode(body).labels]
+            if body.count(b":") != 1 + sum(raw.count(b":") for raw in labels):
                 check_names(body)
-            return given, False
+            return labels, False
     except BadRow as bad:
         raise Problem(422, "invalid-body", bad.reason) from None
     except msgspec.ValidationError as wrong:
@@ -268,18 +268,18 @@ def _parsed(body: bytes) -> tuple[list[bytes], bool]:
     return [body], True
 
 
-def _label(model: Model, place: int, raw: bytes) -> Label:
+def _label(model: Model, index: int, raw: bytes) -> Label:
     """Raises BadRow."""
     try:
-        given = _one.decode(raw)
+        label = _one.decode(raw)
     except msgspec.ValidationError as wrong:
         raise BadRow("", str(wrong)) from None
     if raw.count(b":") > 2:
         check_names(raw)
-    y = model.row_schema.label(given.y)
+    y = model.row_schema.label(label.y)
     if isinstance(y, str):
         raise BadRow("/y", "late labels are not supported for multiclass models")
-    return Label(place, model.row_schema.id(given.id), y)
+    return Label(index, model.row_schema.id(label.id), y)
 
 
 def _learned(receipt: Receipt, column: Column | None) -> Column:
@@ -287,12 +287,12 @@ def _learned(receipt: Receipt, column: Column | None) -> Column:
     return [] if column is None else where_not(receipt.rejected, column)
 
 
-def _rejected(receipt: Receipt, found: Sequence[Label]) -> list[tuple[int, str]]:
+def _rejected(receipt: Receipt, labels: Sequence[Label]) -> list[tuple[int, str]]:
     """Index in the request and reason of labels that were journalled and not learned."""
-    rows = range(len(found)) if receipt.rows is None else receipt.rows
-    places = indices_where(receipt.rejected)
-    why = rejection_reasons(len(rows), places, receipt.set_aside)
-    return [(found[rows[at]].place, reason) for at, reason in zip(places, why, strict=True)]
+    rows = range(len(labels)) if receipt.rows is None else receipt.rows
+    indices = indices_where(receipt.rejected)
+    why = rejection_reasons(len(rows), indices, receipt.set_aside)
+    return [(labels[rows[at]].place, reason) for at, reason in zip(indices, why, strict=True)]
 
 
 def _rejected_first(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
@@ -309,7 +309,7 @@ def _rejected_first(answer: Answer, journalled: Mapping[int, Label]) -> list[tup
 
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:
-    return [Duplicate(place, seq) for place, seq in sorted(duplicates)] or UNSET
+    return [Duplicate(index, seq) for index, seq in sorted(duplicates)] or UNSET
 
 
 async def parse_rows_to_remember(model: Model, head: Head, body: bytes) -> ParsedRows:
@@ -340,7 +340,7 @@ async def remember_rows(
     """
     assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
-    scores = [of_all[place] for place in parsed.row_indices]
+    scores = [of_all[index] for index in parsed.row_indices]
     served = [math.nan if score is None else score for score in scores]
     answered.remembered = await remember(journal, model, parsed.rows, served, answered.seq, wait)
 

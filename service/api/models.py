@@ -77,9 +77,9 @@ async def create_model(
 ) -> Response:
     """Create a model from its spec. With If-Match it replaces the existing model."""
     registry = registry_of(request)
-    given = await spec_of(request, registry.settings.max_body_bytes)
+    requested = await spec_of(request, registry.settings.max_body_bytes)
     may = None if if_match is None else partial(_matches, if_match)
-    model, created = await creation.create(registry, model_id, given, may, author_of(request))
+    model, created = await creation.create(registry, model_id, requested, may, author_of(request))
     view = await _view(model, response)
     view.warnings = _warnings_of(view.spec)
     return answer(view, response, 201 if created else 200)
@@ -152,7 +152,7 @@ async def read_metrics(
             return unchanged
         learner = member_learner(model.replica.learner)
         members = [] if learner is None else list(map(member_of, learner.members()))
-        found = {
+        view = {
             "model": model_id,
             "seq": model.replica.seq,
             "samples": model.replica.learner.samples,
@@ -162,7 +162,7 @@ async def read_metrics(
             **({} if learner is None else {"members": list(map(_metrics_of, members))}),
             **staleness(model),
         }
-    return answer(found, response)
+    return answer(view, response)
 
 
 def _metrics_of(member: Member) -> dict[str, Any]:
@@ -190,8 +190,8 @@ async def read_weights(
         set_etag(response, model)
         return _weights_of(model, top, member)
 
-    found = await model.replica.view(read)
-    view = Weights(model=model_id, member=member, **found, **staleness(model))
+    fields = await model.replica.view(read)
+    view = Weights(model=model_id, member=member, **fields, **staleness(model))
     return answer(view, response)
 
 
@@ -226,12 +226,12 @@ def _weights_of(model: Served, top: int, member: str | None) -> dict[str, Any]:
     }
 
 
-def _named(found: Coefficients) -> dict[str, Any]:
-    terms = [NamedCoefficient(one.name, one.value, one.dropped) for one in found.terms]
+def _named(coefficients: Coefficients) -> dict[str, Any]:
+    terms = [NamedCoefficient(one.name, one.value, one.dropped) for one in coefficients.terms]
     return {
         "coefficients": terms,
-        "coefficients_are_unique": found.are_unique,
-        "support": found.support,
+        "coefficients_are_unique": coefficients.are_unique,
+        "support": coefficients.support,
     }
 
 
@@ -239,16 +239,16 @@ def _named(found: Coefficients) -> dict[str, Any]:
 async def read_support(model_id: str, request: Request) -> Response:
     """Features that a sparse model uses, and how stable the selection is."""
     model = await registry_of(request).get(model_id)
-    found = await model.replica.view(partial(_support_view_of, model))
+    view = await model.replica.view(partial(_support_view_of, model))
     # There may be millions of features, so no object is built of each.
-    return answer({"model": model_id, **found, **staleness(model)})
+    return answer({"model": model_id, **view, **staleness(model)})
 
 
 def _support_view_of(model: Served) -> dict[str, Any]:
     """Fields of Support. Runs in a view. Raises Problem 404."""
     names = model.replica.names
-    found = sparse_support.support_of(model.replica.learner)
-    if found is None:
+    support = sparse_support.support_of(model.replica.learner)
+    if support is None:
         reason = f"{model.replica.spec['algorithm']} does not track its support; see weights"
         raise Problem(404, "no-support", reason)
     phases = sparse_support.local_phases_of(model.replica.learner)
@@ -257,10 +257,12 @@ def _support_view_of(model: Served) -> dict[str, Any]:
         "features": json_list_of(
             {"index": index, "weight": weight}
             | ({} if (name := names.get(index - 1)) is None else {"name": name})
-            for index, weight in zip(found.features.tolist(), found.weights.tolist(), strict=True)
+            for index, weight in zip(
+                support.features.tolist(), support.weights.tolist(), strict=True
+            )
         ),
-        "unchanged_since": found.unchanged_since,
-        "changes_per_1000": found.changes_per_1000,
+        "unchanged_since": support.unchanged_since,
+        "changes_per_1000": support.changes_per_1000,
         **({} if phases is None else {"local_phases": phases}),
     }
 
@@ -276,11 +278,11 @@ async def _visible(
     key = key_of(request)
     if key is None or key.sees_all:
         return await registry.journal.list(after, count)
-    found: list[ModelRecord] = []
-    while len(found) < count and (page := await registry.journal.list(after, PAGE)):
-        found += [record for record in page if key.may_see(record.id)]
+    records: list[ModelRecord] = []
+    while len(records) < count and (page := await registry.journal.list(after, PAGE)):
+        records += [record for record in page if key.may_see(record.id)]
         after = page[-1].id
-    return found[:count]
+    return records[:count]
 
 
 async def _listed(registry: ModelRegistry, record: ModelRecord) -> Model:

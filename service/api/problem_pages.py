@@ -68,13 +68,13 @@ async def problems() -> Response:
 @router.get("/problems/{slug}")
 async def problem(slug: str) -> Response:
     """Cause of one type of problem, and what to do."""
-    found = problem_types().get(slug)
-    if found is None:
+    problem_type = problem_types().get(slug)
+    if problem_type is None:
         raise Problem(404, "not-found", f"no problem type {quoted(slug)}; /problems lists all")
     [advice] = _ADVICE.findall(_document())
     lines = [
         f"<h1>{slug}</h1>",
-        f"<p>Status {found.statuses}: {_html(found.cause)}.</p>",
+        f"<p>Status {problem_type.statuses}: {_html(problem_type.cause)}.</p>",
         "<p>The field <code>detail</code> of the answer says what is wrong in this request,"
         " and <code>errors</code> where.</p>",
         f"<h2>What to do</h2><p>{_html(' '.join(advice.split()))}</p>",

@@ -122,8 +122,8 @@ def answer_repeat(
         answered = learned_before(model, answer, len(errors) + answer.count - answer.learned, True)
         answered.scores = None if with_scores else UNSET
     else:
-        found = answer.rows
-        errors += _not_learned(model, parsed, skipped.rows, found.rejected, found.set_aside)
+        rows = answer.rows
+        errors += _not_learned(model, parsed, skipped.rows, rows.rejected, rows.set_aside)
         answered = learned_before(model, answer, len(errors), True)
         scores = answer.rows.scores if with_scores else UNSET
         _add_rows(answered, parsed, skipped.rows, scores, skipped.duplicates)
@@ -161,13 +161,13 @@ class SkippedRows:
                 self._left.append((first, part.fingerprint))
             first += part.count
 
-    def explain(self, known: Sequence[Known | None]) -> None:
+    def explain(self, entries: Sequence[Known | None]) -> None:
         """Divide the skipped rows into duplicates and id conflicts."""
-        for (row, fingerprint), found in zip(self._left, known, strict=True):
-            if found is not None and found.fingerprint != fingerprint:
+        for (row, fingerprint), entry in zip(self._left, entries, strict=True):
+            if entry is not None and entry.fingerprint != fingerprint:
                 self.conflicts.append(row)
             else:
-                self.duplicates.append((row, None if found is None else found.seq))
+                self.duplicates.append((row, None if entry is None else entry.seq))
 
 
 class RowsRefused(Problem):
@@ -242,7 +242,7 @@ def _finite_with(scores: Sequence[float | None], probabilities: Column) -> list[
 
 def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
     """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine."""
-    return [NOT_FINITE if place < rows - set_aside else PAUSED for place in rejected]
+    return [NOT_FINITE if index < rows - set_aside else PAUSED for index in rejected]
 
 
 def _not_learned(
@@ -253,22 +253,22 @@ def _not_learned(
     reasons = rejection_reasons(len(rows), rejected, set_aside)
     if model.row_schema.task == "multiclass":
         labels = parsed.labels
-        reasons = _with_class_limit(model, [labels[rows[place]] for place in rejected], reasons)
+        reasons = _with_class_limit(model, [labels[rows[index]] for index in rejected], reasons)
     return [
-        RowError(parsed.row_indices[rows[place]], "", reason)
-        for place, reason in zip(rejected, reasons, strict=True)
+        RowError(parsed.row_indices[rows[index]], "", reason)
+        for index, reason in zip(rejected, reasons, strict=True)
     ]
 
 
 def _with_class_limit(model: Model, texts: Sequence[Any], reasons: Sequence[str]) -> list[str]:
     """The reasons of rows whose classes have these names, where a full model refused a class."""
-    known = set(classes_of(model.replica.learner))
-    if len(known) < MAX_CLASSES:
+    classes = set(classes_of(model.replica.learner))
+    if len(classes) < MAX_CLASSES:
         return list(reasons)
     full = f"the model has {MAX_CLASSES:,} classes, the most it may have"
     return [
         f"{full}; {_shown(text)} is not one of them"
-        if reason == NOT_FINITE and text not in known
+        if reason == NOT_FINITE and text not in classes
         else reason
         for text, reason in zip(texts, reasons, strict=True)
     ]
@@ -283,8 +283,8 @@ def _shown(text: str) -> str:
 def _conflicts(parsed: ParsedRows, rows: Sequence[int]) -> list[RowError]:
     if not rows:
         return []
-    places = [parsed.row_indices[row] for row in rows]
-    return [RowError(place, parsed.id_pointer.format(place), _ID_REUSED) for place in places]
+    indices = [parsed.row_indices[row] for row in rows]
+    return [RowError(index, parsed.id_pointer.format(index), _ID_REUSED) for index in indices]
 
 
 def _mistakes(
@@ -356,26 +356,28 @@ def _joined(slices: Sequence[_ByRow]) -> _ByRow:
 
 
 def _by_score(model: Model, learner: Learner, batch: Batch) -> _ByRow:
-    found = learner.predict(batch)
-    scores = _finite(found)
+    predictions = learner.predict(batch)
+    scores = _finite(predictions)
     name = model.row_schema.class_name
     labels = [None if score is None else name(score) for score in scores]
-    probabilities = learner.probabilities(found)
+    probabilities = learner.probabilities(predictions)
     return scores, labels, None if probabilities is None else _finite_with(scores, probabilities)
 
 
 def _by_class(learner: Learner, batch: Batch) -> _ByRow:
     """The best class of each row with its score and probability."""
     of_classes: ClassModel = learner  # type: ignore[assignment]
-    found = of_classes.predict_classes(batch)
-    best = found.best.tolist()
-    scores = _finite([float(found.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)])
+    predictions = of_classes.predict_classes(batch)
+    best = predictions.best.tolist()
+    scores = _finite(
+        [float(predictions.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
+    )
     labels = [
-        class_label(found.classes[b]) if b >= 0 and score is not None else None
+        class_label(predictions.classes[b]) if b >= 0 and score is not None else None
         for b, score in zip(best, scores, strict=True)
     ]
-    if found.probabilities is None:
+    if predictions.probabilities is None:
         return scores, labels, None
-    of = found.probabilities
+    of = predictions.probabilities
     probabilities = [float(of[k, b]) if b >= 0 else math.nan for k, b in enumerate(best)]
     return scores, labels, _finite_with(scores, probabilities)

@@ -49,8 +49,8 @@ class NewCursor(BaseModel, extra="forbid"):
 async def list_sources(model_id: str, request: Request) -> Response:
     """List the sources of a model, with their cursors."""
     model = await registry_of(request).get(model_id)
-    found = await read_sources(model)
-    return answer(SourceList([_view(*one) for one in found.items()]))
+    cursors = await read_sources(model)
+    return answer(SourceList([_view(*one) for one in cursors.items()]))
 
 
 @router.put("/{name:path}", responses={200: returns(SourceCursor)})

@@ -102,9 +102,9 @@ class ResolvedSpec(Struct):
 async def resolve(request: Request) -> Response:
     """Validate a spec as `PUT /models/{id}` does and fill in defaults. Creates no model."""
     registry = registry_of(request)
-    given = await spec_of(request, registry.settings.max_body_bytes)
+    requested = await spec_of(request, registry.settings.max_body_bytes)
     try:
-        spec = resolve_spec(given)
+        spec = resolve_spec(requested)
         registry.deps.features.check_spec(spec)
         cost.check_cost(spec)
     except InvalidSpec as error:

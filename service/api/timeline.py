@@ -88,9 +88,9 @@ def _times(model: Model) -> list[Moment]:
 
 def _events(model: Model) -> list[DriftSeen | GuardTripped]:
     replica = model.replica
-    found: list[DriftSeen | GuardTripped] = [
+    events: list[DriftSeen | GuardTripped] = [
         DriftSeen(**asdict(event)) for event in replica.progress.drift.events()
     ]
     for part in replica.parts:
-        found += part.events()
-    return sorted(found, key=lambda event: event.seq)
+        events += part.events()
+    return sorted(events, key=lambda event: event.seq)

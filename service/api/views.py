@@ -20,11 +20,11 @@ NULL_REASON = (
 _encode = msgspec.json.Encoder(enc_hook=lambda number: number.item()).encode
 
 
-def answer(view: Any, given: Response | None = None, status: int = 200) -> Response:
+def answer(view: Any, base: Response | None = None, status: int = 200) -> Response:
     """The answer of a route, with the headers that are set in `given`."""
     response = Response(_encode(view), status, media_type="application/json")
-    if given is not None:
-        response.headers.update(given.headers)
+    if base is not None:
+        response.headers.update(base.headers)
     return response
 
 

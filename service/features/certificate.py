@@ -30,7 +30,7 @@ async def read_certificate(
 ) -> Response:
     """Certificate of the current state."""
     model = await registry_of(request).get(model_id)
-    found = await _reference(model, member) if reference else None
+    optimum = await _reference(model, member) if reference else None
     replica = model.replica
 
     def read() -> tuple[Certified | None, int]:
@@ -43,13 +43,13 @@ async def read_certificate(
     if certificate is None:
         reason = f"{owner} has no dual problem, so it has no certificate"
         if member is None and replica.member_certificates:
-            known = ", ".join(replica.member_certificates)
-            reason += f"; set `member` to one of: {known}"
+            names = ", ".join(replica.member_certificates)
+            reason += f"; set `member` to one of: {names}"
         raise Problem(404, "no-certificate", reason)
     numbers = asdict(certificate)
-    is_null = has_null(numbers) or (found is not None and has_null(structs.asdict(found)))
-    given = {"reason": NULL_REASON if is_null else None, "reference": found, **staleness(model)}
-    return answer(Certificate(model=model_id, member=member, seq=seq, **numbers, **given))
+    is_null = has_null(numbers) or (optimum is not None and has_null(structs.asdict(optimum)))
+    fields = {"reason": NULL_REASON if is_null else None, "reference": optimum, **staleness(model)}
+    return answer(Certificate(model=model_id, member=member, seq=seq, **numbers, **fields))
 
 
 async def _reference(model: Model, member: str | None) -> Reference:
@@ -60,20 +60,20 @@ async def _reference(model: Model, member: str | None) -> Reference:
     if why_not is not None:
         raise Problem(404, "no-reference", f"model {model.record.id!r} has no reference: {why_not}")
     try:
-        found = await model.job(References).find()
+        optimum = await model.job(References).find()
     except RefitError as error:
         raise Problem(404, "no-reference", str(error)) from None
     return Reference(
-        seq=found.position.seq,
-        lower_bound=found.lower,
-        objective=found.objective,
-        served=found.served,
-        gap=found.gap,
-        rows=found.rows,
-        regret=found.regret,
-        regret_rows=found.regret_rows,
-        epochs=found.epochs,
-        converged=found.converged,
+        seq=optimum.position.seq,
+        lower_bound=optimum.lower,
+        objective=optimum.objective,
+        served=optimum.served,
+        gap=optimum.gap,
+        rows=optimum.rows,
+        regret=optimum.regret,
+        regret_rows=optimum.regret_rows,
+        epochs=optimum.epochs,
+        converged=optimum.converged,
     )
 
 

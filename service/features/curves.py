@@ -40,8 +40,8 @@ async def read_curves(
         set_etag(response, model)
         return _curves_of(model, top, member)
 
-    found = await model.replica.view(read)
-    view = Curves(model=model_id, member=member, **found, **staleness(model))
+    fields = await model.replica.view(read)
+    view = Curves(model=model_id, member=member, **fields, **staleness(model))
     return answer(view, response)
 
 
@@ -56,7 +56,7 @@ def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
     if scores is None:
         raise Problem(404, "no-curves", f"{owner} has no curves; only splines have")
     classes = classes_of(learner)
-    found = [
+    curves_found = [
         Curve(
             index=curve.feature + 1,
             name=names.get(curve.feature),
@@ -68,8 +68,8 @@ def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
         for score, curves in enumerate(scores)
         for curve in curves
     ]
-    found.sort(key=lambda one: -one.range)
-    return {"seq": model.replica.seq, "curves": found[:top]}
+    curves_found.sort(key=lambda one: -one.range)
+    return {"seq": model.replica.seq, "curves": curves_found[:top]}
 
 
 FEATURE = Feature(name="curves", routers=(router,))

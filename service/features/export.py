@@ -90,12 +90,12 @@ async def export_model(
 
 def _source_of(model: Model, member: str | None) -> Source:
     replica = model.replica
-    place = (model.record.id, replica.seq, etag_of(replica.seq, replica.chain))
+    identity = (model.record.id, replica.seq, etag_of(replica.seq, replica.chain))
     names = replica.names.copy()
     # With as many names as a model keeps, further features have none.
     named = None if names.are_full else np.array([at for at, _ in names.pairs()], np.int64)
     learner = replica.learner if member is None else model.members()
-    return source_of(*place, learner, member, names.get, named)
+    return source_of(*identity, learner, member, names.get, named)
 
 
 FEATURE = Feature(name="export", routers=(router,))

@@ -119,11 +119,11 @@ async def infer(model_id: str, request: Request) -> Response:
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     with registry.pinned(model_id):
         model = await registry.get(model_id)
-        asked = (model, body, request.headers.get(HEADER))
+        arguments = (model, body, request.headers.get(HEADER))
         if len(body) <= INLINE_BYTES:
-            requested, rows = _read_rows(*asked)
+            requested, rows = _read_rows(*arguments)
         else:
-            requested, rows = await asyncio.to_thread(_read_rows, *asked)
+            requested, rows = await asyncio.to_thread(_read_rows, *arguments)
         head.content_type = "application/json"
         parsed = await parse(model, head, rows, labelled=False)
         if parsed.errors:
@@ -174,13 +174,15 @@ def _read_rows(model: Model, body: bytes, header: str | None) -> tuple[Inference
 
 def _of_inputs(errors: Sequence[RowError], inputs: Sequence[Tensor]) -> list[RowError]:
     """The errors of rows with pointers to the inputs, which are columns; `index` is the row."""
-    places = {pointer_step(one.name): number for number, one in enumerate(inputs)}
-    found = []
+    numbers = {pointer_step(one.name): number for number, one in enumerate(inputs)}
+    row_errors = []
     for error in errors:
         step = error.pointer.rpartition("/x/")[2]
-        place = 0 if len(inputs) == 1 else places.get(step)
-        found.append(replace(error, pointer="/inputs" if place is None else f"/inputs/{place}"))
-    return found
+        number_of = 0 if len(inputs) == 1 else numbers.get(step)
+        row_errors.append(
+            replace(error, pointer="/inputs" if number_of is None else f"/inputs/{number_of}")
+        )
+    return row_errors
 
 
 def _rows_of(model: Model, inputs: Sequence[Tensor]) -> dict[str, Any]:
@@ -221,14 +223,14 @@ def _outputs(predicted: PredictedMany, kind: str | None) -> dict[str, tuple[str,
     if None in predicted.scores:
         row = predicted.scores.index(None)
         raise bad_tensor(f"the score of row {row} is not a finite number")
-    found: dict[str, tuple[str, list[Any]]] = {"scores": ("FP64", list(predicted.scores))}
+    tensors: dict[str, tuple[str, list[Any]]] = {"scores": ("FP64", list(predicted.scores))}
     if kind is not None:
         labels = predicted.labels
         labels = labels if kind == "INT64" else [_text(label) for label in labels]
-        found["labels"] = kind, labels
+        tensors["labels"] = kind, labels
     if predicted.probabilities is not None:
-        found["probabilities"] = "FP64", list(predicted.probabilities)
-    return found
+        tensors["probabilities"] = "FP64", list(predicted.probabilities)
+    return tensors
 
 
 def _text(label: Any) -> str:

@@ -154,24 +154,24 @@ async def learn_labels(
     keys = await run_short_here(is_short, lambda: [label.key for label in labels])
     # In this order: a waiting row is deleted in the same step in which its key becomes known.
     waiting = await journal.remembered(record.id, record.incarnation, keys)
-    known = await model.known([*keys, *([] if key is None else [key])])
-    first = None if key is None else known[-1]
+    entries = await model.known([*keys, *([] if key is None else [key])])
+    first = None if key is None else entries[-1]
     if first is None:
-        labelled, rows = await run_short_here(is_short, _look_up, labels, waiting, known)
+        labelled, rows = await run_short_here(is_short, _look_up, labels, waiting, entries)
         if not rows and (key is None or not labelled.duplicates):
             return labelled
         # If all labels are known, journal the key alone: another request must not use it.
-        asked = (model.row_schema.dim, labelled.found, rows, key, fingerprint)
-        request = await run_short_here(is_short, request_of, *asked)
+        arguments = (model.row_schema.dim, labelled.found, rows, key, fingerprint)
+        request = await run_short_here(is_short, request_of, *arguments)
         labelled.receipt = await model.submit(request)
-        place = labelled.receipt.placed
-        if place.conflict:
+        positions = labelled.receipt.placed
+        if positions.conflict:
             raise key_reused()
-        if not place.duplicate:
+        if not positions.duplicate:
             return labelled
         # Another worker has just learned the same request.
-        seq, count, answer = place.seq, place.count, labelled.receipt.answer
-        known = await model.known(keys)
+        seq, count, answer = positions.seq, positions.count, labelled.receipt.answer
+        entries = await model.known(keys)
     else:
         if first.fingerprint != fingerprint:
             raise key_reused()
@@ -181,15 +181,15 @@ async def learn_labels(
         answer = model.replica.first_responses.find(key, seq)
     if not count:
         answer = answer_without_rows(seq, model.row_schema.task)
-    return _explained(labels, waiting, known, (seq, count), answer)
+    return _explained(labels, waiting, entries, (seq, count), answer)
 
 
 def _look_up(
-    labels: Sequence[Label], waiting: Sequence[PendingRow | None], known: Sequence[Known | None]
+    labels: Sequence[Label], waiting: Sequence[PendingRow | None], entries: Sequence[Known | None]
 ) -> tuple[Labelled, list[Rows]]:
     """The outcome of known and missing labels, and the waiting rows of the others."""
     labelled, rows = Labelled(), []
-    for label, row, kept in zip(labels, waiting, known, strict=False):
+    for label, row, kept in zip(labels, waiting, entries, strict=False):
         if kept is not None:
             labelled.add_known(label, kept)
         elif row is None or not row.body:
@@ -204,7 +204,7 @@ def _look_up(
 def _explained(
     labels: Sequence[Label],
     waiting: Sequence[PendingRow | None],
-    known: Sequence[Known | None],
+    entries: Sequence[Known | None],
     repeats: tuple[int, int],
     answer: Answer | None,
 ) -> Labelled:
@@ -216,7 +216,7 @@ def _explained(
     """
     labelled = Labelled(answer=answer, repeats=repeats)
     seq, count = repeats
-    for label, row, kept in zip(labels, waiting, known, strict=False):
+    for label, row, kept in zip(labels, waiting, entries, strict=False):
         if kept is None or kept.seq > seq:
             labelled.add_missing(label, row)
             continue
@@ -237,8 +237,8 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
 
     def request() -> Request:
         labels = [
-            Label(place, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
-            for place, row in enumerate(due)
+            Label(index, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
+            for index, row in enumerate(due)
         ]
         return request_of(model.row_schema.dim, labels, [_row_of(row) for row in due])
 
@@ -248,7 +248,7 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
 def request_of(
     dim: int,
     labels: Sequence[Label],
-    found: Sequence[Rows],
+    labelled_rows: Sequence[Rows],
     key: bytes | None = None,
     fingerprint: bytes | None = None,
 ) -> Request:
@@ -260,7 +260,7 @@ def request_of(
     parts = []
     if key is not None:
         parts.append(Part(encode_opening(key, fingerprint), 0, key, fingerprint))
-    for number, (label, row) in enumerate(zip(labels, found, strict=True)):
+    for number, (label, row) in enumerate(zip(labels, labelled_rows, strict=True)):
         columns = (row.indptr, row.indices, row.values, [label.y])
         mark, continues = label.fingerprint, key is not None
         body = encode_rows(
@@ -292,6 +292,6 @@ def _add(rows: ListedRows, label: Label, row: Rows) -> None:
 
 
 def _row_of(row: PendingRow) -> Rows:
-    ((_, found),) = decode(row.body)
-    assert isinstance(found, Rows)
-    return found
+    ((_, rows),) = decode(row.body)
+    assert isinstance(rows, Rows)
+    return rows

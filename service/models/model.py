@@ -182,14 +182,14 @@ class Model(CommitListener):
         async with self.committer.between_groups():
             return self.replica.position
 
-    async def place_beyond(self, place: LogPosition) -> LogPosition | None:
+    async def place_beyond(self, position: LogPosition) -> LogPosition | None:
         """The journal's end, if the records at `place` still lead to it. None if they are lost.
 
         `place` is the end of an entry. Raises what the journal's read raises.
         """
         await self.refresh()
         end = await self.place()
-        return end if self.replica.lineage.includes(place.seq, place.chain) else None
+        return end if self.replica.lineage.includes(position.seq, position.chain) else None
 
     @property
     def stale_s(self) -> float | None:

@@ -77,10 +77,10 @@ async def replay(
         await journal.close()
 
 
-def parse_changes(given: Sequence[str]) -> dict[str, Any]:
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     """Parse `window.beta=0.999`; a value that is not JSON is a text. Raises Refused."""
     changes: dict[str, Any] = {}
-    for one in given:
+    for one in texts:
         path, equals, value = one.partition("=")
         if not equals or not all(path.split(".")):
             raise Refused(f"--set needs PATH=VALUE, e.g. window.beta=0.999, got {one!r}")
@@ -97,13 +97,13 @@ def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]
     spec = read_spec(record.given)
     for path, value in changes.items():
         *folders, field = path.split(".")
-        place, standing = spec, before
+        target, standing = spec, before
         for folder in folders:
             standing = _opened(standing.get(folder))
             kind = {"kind": standing["kind"]} if "kind" in standing else {}
-            place[folder] = _opened(place[folder]) if folder in place else kind
-            place = place[folder]
-        place[field] = value
+            target[folder] = _opened(target[folder]) if folder in target else kind
+            target = target[folder]
+        target[field] = value
     try:
         resolved = resolve_spec(spec)
     except InvalidSpec as error:
@@ -174,10 +174,10 @@ def _kind_of_its_spec(features: Features, entry: Entry) -> str | None:
     if not holds_control(entry.body):
         return None
     _, blocks = decode_merged(entry.body)
-    found = (
+    controls = (
         block for block in blocks if isinstance(block, Control) and features.is_of_its_spec(block)
     )
-    return next((control.kind for control in found), None)
+    return next((control.kind for control in controls), None)
 
 
 def _result(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed:

@@ -94,8 +94,8 @@ class Snapshots:
         await self._deps.store_identity.verify()
         record, journal = self._record, self._deps.journal
         where = (record.id, record.incarnation)
-        place = (snapshot.seq, snapshot.chain)
-        was_put = await journal.snapshot_put(*where, *place, snapshot.data, replaces)
+        position = (snapshot.seq, snapshot.chain)
+        was_put = await journal.snapshot_put(*where, *position, snapshot.data, replaces)
         self.last_seq = snapshot.seq
         if was_put and through > 0:
             await journal.trim(*where, await self._may_trim(through), behind=1)
@@ -113,10 +113,10 @@ class Snapshots:
         oldest = self._replica.seq
         if self._replica.parts.replays_past:
             where = (self._record.id, self._record.incarnation)
-            places = await self._deps.journal.snapshots(*where)
-            oldest = min((place.seq for place in places), default=0)
-        held = self._replica.parts.kept_after(oldest, self._replica.seq)
-        return through if held is None else min(through, held)
+            positions = await self._deps.journal.snapshots(*where)
+            oldest = min((position.seq for position in positions), default=0)
+        needed = self._replica.parts.kept_after(oldest, self._replica.seq)
+        return through if needed is None else min(through, needed)
 
     async def _run(self, captured: Captured | None, on_end: Callable[[], None]) -> None:
         """Write a snapshot. If the store refuses it, learning continues until the next one."""

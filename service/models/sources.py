@@ -81,29 +81,29 @@ async def learn_batch(
     stored = await journal.cursor(*where, name)
     while True:
         cursor = None if stored is None else decode_cursor(stored)
-        found = match(cursor, source)
+        match_kind = match(cursor, source)
         if cursor is None:
             if not source.first:
                 raise _unknown(model, source)
             await _check_count(journal, where)
-        elif found is Match.ELSEWHERE:
+        elif match_kind is Match.ELSEWHERE:
             raise _moved(source, cursor)
-        if found is Match.NEXT:
+        if match_kind is Match.NEXT:
             moved = _after(cursor, source, rows, refused)
-            given = request or _without_rows(model)
-            given.cursor = CursorMove(name, stored, encode_cursor(moved))
+            submitted = request or _without_rows(model)
+            submitted.cursor = CursorMove(name, stored, encode_cursor(moved))
         else:
             # An append that changes nothing: it is answered once the first one is as durable as
             # required, and afterwards this replica includes the batch.
             assert cursor is not None
-            moved, given = cursor, _without_rows(model)
-            given.cursor = CursorMove(name, stored, stored)
+            moved, submitted = cursor, _without_rows(model)
+            submitted.cursor = CursorMove(name, stored, stored)
         try:
-            receipt = await model.submit(given)
+            receipt = await model.submit(submitted)
         except CursorMoved as error:
             stored = error.value
             continue
-        return LearnedBatch(moved, receipt, found is Match.LEARNED)
+        return LearnedBatch(moved, receipt, match_kind is Match.LEARNED)
 
 
 def _after(cursor: SourceCursor | None, source: Source, rows: int, refused: int) -> SourceCursor:
@@ -146,8 +146,8 @@ def _unknown(model: Model, source: Source) -> Problem:
 async def read_sources(model: Model) -> dict[str, SourceCursor]:
     """The cursors of all sources by name. Raises ModelChanged, JournalUnavailable."""
     record = model.record
-    found = await model.deps.journal.cursors(record.id, record.incarnation, PREFIX)
-    return {name.removeprefix(PREFIX): decode_cursor(text) for name, text in found.items()}
+    cursors = await model.deps.journal.cursors(record.id, record.incarnation, PREFIX)
+    return {name.removeprefix(PREFIX): decode_cursor(text) for name, text in cursors.items()}
 
 
 async def set_source(model: Model, source: str, offset: Offset, author: Author) -> SourceCursor:

@@ -51,9 +51,9 @@ class StoreIdentity:
         empty store.
         """
         self.check()
-        found = await self._journal.identity() or await self._journal.claim_identity(self._mine)
-        if found not in (self._mine, self._stored):
-            self._stored = found
+        identity = await self._journal.identity() or await self._journal.claim_identity(self._mine)
+        if identity not in (self._mine, self._stored):
+            self._stored = identity
             self.trouble = self.difference()
             log.error("no longer ready: %s", self.trouble)
         self.check()

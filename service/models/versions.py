@@ -102,14 +102,14 @@ async def roll_back_to_version(
     records; 503 if the copy is damaged; NotHeld if the journal loses records in between.
     """
     version = await known_version(model, journal, name)
-    held = await model.place()
+    position = await model.place()
     _refuse(model, why_no_way_back(model.replica, version.seq))
     try:
         await fetch_copy(model.replica, version.digest, journal)
     except UnreadableCopy as error:
         raise _unreadable(name, error) from error
     order = Rollback(version.digest, version.seq, name)
-    request = ControlRequest.of(order, key, requested, by=by, held=held)
+    request = ControlRequest.of(order, key, requested, by=by, held=position)
     try:
         return order, await model.submit(request)
     except UnknownCopy:
@@ -142,12 +142,12 @@ async def roll_back_to_seq(
         async with staged_copy(model, journal, copy) as staged:
             order = Rollback(staged.digest, seq)
             # The journal may have been trimmed since the record was read.
-            held = await model.place_beyond(LogPosition(record.seq, record.chain))
+            position = await model.place_beyond(LogPosition(record.seq, record.chain))
             _refuse(model, why_forgotten(model.replica, seq))
-            if held is None:
+            if position is None:
                 raise NotHeld(record.id, record.seq, record.chain)
             try:
-                request = ControlRequest.of(order, key, requested, by=by, held=held)
+                request = ControlRequest.of(order, key, requested, by=by, held=position)
                 receipt = await model.submit(request)
                 staged.is_named = not is_left(receipt.placed)
                 return order, receipt
@@ -224,38 +224,38 @@ class LoadedVersions:
     async def get(self, model: Model, journal: Journal, name: str) -> LoadedVersion:
         """The version with this name. Raises Problem 404, 503 if it is damaged."""
         version = await self._named(model, journal, name)
-        place = (model.record.incarnation, version.digest)
-        if place not in self._loaded:
+        key = (model.record.incarnation, version.digest)
+        if key not in self._loaded:
             async with self._loading:  # another request may have loaded it
-                if place not in self._loaded:
+                if key not in self._loaded:
                     return await self._load(model, journal, version)
-        self._loaded.move_to_end(place)
-        return self._loaded[place]
+        self._loaded.move_to_end(key)
+        return self._loaded[key]
 
     async def _load(self, model: Model, journal: Journal, version: Version) -> LoadedVersion:
         try:
             state = await fetch_copy(model.replica, version.digest, journal)
         except UnreadableCopy as error:
             raise _unreadable(version.name, error) from error
-        found = LoadedVersion(
+        loaded = LoadedVersion(
             state.learner, version.seq, version.chain, version.bytes, asyncio.Lock()
         )
-        self._loaded[model.record.incarnation, version.digest] = found
+        self._loaded[model.record.incarnation, version.digest] = loaded
         self._discard_copy()
-        return found
+        return loaded
 
     async def _named(self, model: Model, journal: Journal, name: str) -> Version:
         """The version as the store has it. While the store is away, as last read."""
-        place = (model.record.incarnation, name)
+        key = (model.record.incarnation, name)
         try:
             version = await known_version(model, journal, name)
         except JournalUnavailable:
-            if place not in self._digests:
+            if key not in self._digests:
                 raise
-            return self._digests[place]
+            return self._digests[key]
         if len(self._digests) >= 10 * self._most:
             self._digests.clear()
-        self._digests[place] = version
+        self._digests[key] = version
         return version
 
     def _discard_copy(self) -> None:

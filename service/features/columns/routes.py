@@ -32,10 +32,10 @@ async def read_columns(
     registry = registry_of(request)
     model = await registry.get(model_id)
     refused = registry.counters.refused_columns(model_id)
-    found = await model.replica.view(partial(_columns_of, model, refused))
+    view = await model.replica.view(partial(_columns_of, model, refused))
     if sort == "psi":
-        found["columns"].sort(key=lambda one: -1.0 if one.psi is None else one.psi, reverse=True)
-    return answer(Columns(model=model_id, **found, **staleness(model)))
+        view["columns"].sort(key=lambda one: -1.0 if one.psi is None else one.psi, reverse=True)
+    return answer(Columns(model=model_id, **view, **staleness(model)))
 
 
 def _columns_of(model: Model, refused: Mapping[str, int]) -> dict[str, Any]:

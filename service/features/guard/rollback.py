@@ -111,7 +111,7 @@ class GuardRollback(Job):
         key of the next rollback.
         """
         await model.refresh()
-        held = await model.place()
+        position = await model.place()
         pauses = self._due()
         if pauses is None:
             return
@@ -121,19 +121,21 @@ class GuardRollback(Job):
             raise ModelChanged(record.id)
         good = await _last_good(self._replica.features, self._journal, record, calm_seq, since)
         if good is None:
-            await self._submit(model, Pause(since), held)
+            await self._submit(model, Pause(since), position)
             return
         copy = await run_copy_in_thread(lambda: good.capture().as_copy())
         async with staged_copy(model, self._journal, copy) as staged:
-            staged.is_named = await self._submit(model, Pause(since, copy.seq, staged.digest), held)
+            staged.is_named = await self._submit(
+                model, Pause(since, copy.seq, staged.digest), position
+            )
 
-    async def _submit(self, model: Model, order: Pause, held: LogPosition) -> bool:
+    async def _submit(self, model: Model, order: Pause, position: LogPosition) -> bool:
         """Append this rollback. False if there is one already."""
         if self._due() is None:
             return False
         # The first control with this key wins.
         key = make_key(KeyKind.PAUSE, str(order.since))
-        receipt = await model.submit(ControlRequest.of(order, key, b"pause", held=held))
+        receipt = await model.submit(ControlRequest.of(order, key, b"pause", held=position))
         is_new = not receipt.placed.duplicate
         if is_new:
             where_to = "unchanged" if order.seq is None else f"the one at seq {order.seq}"

@@ -35,12 +35,12 @@ async def resume_model(
 
     async def submit() -> tuple[Resume, Receipt]:
         await model.job(GuardRollback).settled()
-        held = await model.place()
+        position = await model.place()
         since = model.replica.parts.paused_since
         if not since:
             raise _refused(f"model {model_id!r} is not paused, so there is nothing to resume")
         order, by = Resume(since, rows), author_of(request)
-        control = ControlRequest.of(order, key, requested, by=by, held=held)
+        control = ControlRequest.of(order, key, requested, by=by, held=position)
         return order, await model.submit(control)
 
     done = await run_once(model, key, requested, submit)

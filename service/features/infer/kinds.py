@@ -138,17 +138,17 @@ def _typed(seen: Seen, kind: str, takes: Callable[[Any], bool], reason: str, **m
     marks = [(one, count) for one, count in misfits if _may_be_missing(one, count)][:_MAX_MARKS]
     if marks:
         more["missing"] = [one for one, _ in marks]
-    found = {"kind": kind, **more} if more else kind
+    column_type = {"kind": kind, **more} if more else kind
     if not misfits:
-        return Choice(found, reason)
+        return Choice(column_type, reason)
     count, rows = sum(count for _, count in misfits), len(seen.values)
     reason += f"; {count:,} of {rows:,} values do not fit"
     unsure = [(one, n) for one, n in marks if form_of(one) is not Form.MAYBE_NULL]
     if not unsure:
-        return Choice(found, reason)
+        return Choice(column_type, reason)
     shown = ", ".join(_short(one) for one, _ in unsure)
     missing = f"missing in {sum(n for _, n in unsure):,} rows: {shown}"
-    return Choice(found, reason, f"column {quoted(seen.name)}: {reason}; {missing}")
+    return Choice(column_type, reason, f"column {quoted(seen.name)}: {reason}; {missing}")
 
 
 def _may_be_missing(value: Any, count: int) -> bool:

@@ -56,8 +56,8 @@ def choose_label(
         return _with_reason(label_of_task(columns[named[0]], task), "named as a label", named[1:])
     pairs = [one for one, seen in columns.items() if len(seen.counts) == 2 and not seen.missing]
     if len(pairs) == 1:
-        found = label_of_task(columns[pairs[0]], task)
-        return _with_reason(found, "the only column of two values", [])
+        label = label_of_task(columns[pairs[0]], task)
+        return _with_reason(label, "the only column of two values", [])
     few = [one for one, seen in columns.items() if 2 < len(seen.counts) <= 10 and not seen.missing]
     raise BadInput(
         "no column is named as a label; name one as `label`."
@@ -147,8 +147,8 @@ def _pair_of(seen: Seen) -> bool | list[str]:
 def _without_rare_texts(seen: Seen) -> Seen:
     """The label without the texts among nine of ten numbers or booleans, whose rows are refused."""
     texts = seen.of(Form.MAYBE_NULL, Form.FORMATTED, Form.DATE, Form.TEXT)
-    known = seen.rows_of(Form.NUMBER, Form.BOOLEAN)
-    return seen.without(texts) if texts and known >= 0.9 * len(seen.values) else seen
+    typed = seen.rows_of(Form.NUMBER, Form.BOOLEAN)
+    return seen.without(texts) if texts and typed >= 0.9 * len(seen.values) else seen
 
 
 def _as_parsed(value: Any) -> Any:
@@ -175,18 +175,18 @@ def leaks(
     """Warnings of columns that alone tell every label of the sample."""
     present = {name: _present(rows, columns[name]) for name in [label.name, *names]}
     labels = present.pop(label.name)
-    found = []
+    leaking = []
     for name, keys in present.items():
         both = [(key, y) for key, y in zip(keys, labels, strict=True) if y is not None]
-        known = [(key, y) for key, y in both if key is not None]
-        if _decides(known):
-            what = f"column {name!r} alone gives the label in all {len(known):,} rows that have it"
+        pairs = [(key, y) for key, y in both if key is not None]
+        if _decides(pairs):
+            what = f"column {name!r} alone gives the label in all {len(pairs):,} rows that have it"
         elif _decides([(str(key is None), y) for key, y in both]):
             what = f"whether column {name!r} is missing gives the label in all {len(both):,} rows"
         else:
             continue
-        found.append(f"{what}; if it is not known when you predict, set its type to `ignore`")
-    return found
+        leaking.append(f"{what}; if it is not known when you predict, set its type to `ignore`")
+    return leaking
 
 
 def _present(rows: Sequence[Mapping[str, Any]], seen: Seen) -> list[str | None]:
@@ -208,6 +208,6 @@ def _decides(pairs: Sequence[tuple[str, str | None]]) -> bool:
 
 
 def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-    return f"{', '.join(found[:10])}{more}"
+    listed = list(names)
+    more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+    return f"{', '.join(listed[:10])}{more}"

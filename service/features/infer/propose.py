@@ -94,8 +94,8 @@ def _shared_marks(seen: Mapping[str, Seen], label: Label, choices: dict[str, Cho
         kind = choices[name].kind
         if own and kind not in ("id", "weight"):
             full = {"kind": kind} if isinstance(kind, str) else kind
-            found = full | {"missing": [*full.get("missing", []), *own]}
-            choices[name] = choices[name]._replace(kind=found)
+            extended = full | {"missing": [*full.get("missing", []), *own]}
+            choices[name] = choices[name]._replace(kind=extended)
     if len(marks) >= MAX_MISSING:
         raise BadInput(f"{len(marks)} texts look like missing values; the limit is {MAX_MISSING}")
     return marks

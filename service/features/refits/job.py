@@ -275,13 +275,13 @@ class Refits(Job):
                 )
                 if rows is None and not ending.is_set():
                     raise RefitError("the kept journal has no row that the model has learned")
-            found: Any = None
+            result: Any = None
             if not ending.is_set():
-                found = await self._thread.run(_solve, problems, rows, job, ending)
+                result = await self._thread.run(_solve, problems, rows, job, ending)
         if ending.is_set():
             job.status = "cancelled"
             return
-        arrays = found.arrays
+        arrays = result.arrays
         if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
             raise RefitError(f"the result has more than {MAX_BYTES} bytes")
         assert job.seq is not None
@@ -367,6 +367,6 @@ def _solve(problems: Any, rows: Batch | None, job: RefitJob, ending: threading.E
     if not run.run(ending.is_set, look):
         return None
     job.relative_gap_before = run.relative_gap_before
-    found = run.refitted()
-    job.dropped, job.coefficients_are_unique = found.dropped, found.coefficients_are_unique
-    return found
+    refitted = run.refitted()
+    job.dropped, job.coefficients_are_unique = refitted.dropped, refitted.coefficients_are_unique
+    return refitted

@@ -136,8 +136,8 @@ async def cancel_refit(model_id: str, job: str, request: Request) -> Response:
     model = await registry_of(request).get(model_id)
     if (await _known(model, job)).is_under_way:
         await model.job(Jobs).end(job, author_of(request))
-    found = await _known(model, job)
-    return answer(refit_view(model_id, found), status=202 if found.is_under_way else 200)
+    refit = await _known(model, job)
+    return answer(refit_view(model_id, refit), status=202 if refit.is_under_way else 200)
 
 
 async def _known(model: Model, name: str) -> RefitJob:

@@ -171,14 +171,14 @@ def _read(body: bytes) -> NewWeights:
 def _arrays_of(model: Model, requested: NewWeights) -> Arrays:
     """Arrays of the control record. Raises Problem 422."""
     try:
-        places, values = _places_of(model.row_schema, model.replica.spec, requested.weights)
+        indices, values = _places_of(model.row_schema, model.replica.spec, requested.weights)
     except BadRow as bad:
         pointer = bad.pointer.replace("/x", "/weights", 1)
         errors = [RowError(0, pointer, bad.reason)]
         raise Problem(422, "invalid-weights", f"{pointer}: {bad.reason}", errors) from None
-    given = places, values, requested.intercept, requested.rows, requested.bounds
+    entries = indices, values, requested.intercept, requested.rows, requested.bounds
     try:
-        arrays = given_weights(model.replica.spec, *given)
+        arrays = given_weights(model.replica.spec, *entries)
     except RefitError as error:
         raise Problem(422, "invalid-weights", str(error)) from None
     if sum(array.nbytes for array in arrays.values()) > MAX_BYTES:
@@ -187,38 +187,38 @@ def _arrays_of(model: Model, requested: NewWeights) -> Arrays:
 
 
 def _places_of(
-    schema: RowSchema, spec: Mapping[str, Any], given: dict[str, Any]
+    schema: RowSchema, spec: Mapping[str, Any], weights: dict[str, Any]
 ) -> tuple[list[int], list[float]]:
     """Indices from 0 and their weights. Raises BadRow."""
     columns = ColumnNames(spec)
     # A reader of its own: it remembers the columns that it has seen.
     reader = ColumnReader(spec["columns"], spec["crosses"]) if schema.columns else None
     named: dict[int, str] = {}
-    for name, weight in given.items():
-        reason, place = None, -1
+    for name, weight in weights.items():
+        reason, index = None, -1
         if type(weight) in (int, float):
-            (place,), _, _ = schema.features({name: weight or 1.0})
-        if place < 0:
+            (index,), _, _ = schema.features({name: weight or 1.0})
+        if index < 0:
             reason = f"must have a number, got {quoted(weight)}"
-        elif place in named:
-            other = f"{quoted(named[place])}, {place + 1}"
+        elif index in named:
+            other = f"{quoted(named[index])}, {index + 1}"
             reason = f"has the index of {other}; use more `bits`, or number the features"
         elif reader is not None:
             composed, missing = schema.composed(name), spec["columns"]["missing"]
             reason = _why_no_feature(composed, columns, reader, missing)
         if reason is not None:
             raise BadRow(f"/x/{pointer_step(name)}", f"{quoted(name)} {reason}")
-        named[place] = name
-    return list(named), list(given.values())
+        named[index] = name
+    return list(named), list(weights.values())
 
 
 def _why_no_feature(
     name: str, columns: ColumnNames, reader: ColumnReader, missing: list[Any]
 ) -> str | None:
     """Why no flat row has a feature of this name; None if some may have it."""
-    if (found := columns.column_of(name)) is None:  # a cross
+    if (index := columns.column_of(name)) is None:  # a cross
         return None
-    column, _, role = found
+    column, _, role = index
     value = name[len(column) + 1 :]
     rows: list[dict[str, Any]] = [{column: value}]
     if role == IS_NUMBER:

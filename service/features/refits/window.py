@@ -43,8 +43,8 @@ async def last_rows(
             break
         await run(window.add, entries, after)
         after = entries[-1].seq
-    found: Batch | None = await run(window.batch)
-    return None if is_cancelled() else found
+    batch: Batch | None = await run(window.batch)
+    return None if is_cancelled() else batch
 
 
 class Window:
@@ -86,13 +86,13 @@ class Window:
 
     def batch(self) -> Batch | None:
         """The rows that are part of the state at `until`, in order. None if there are none."""
-        found = []
+        batches = []
         for first, last in self._spans():
             for seq, batch, _ in self._runs:
                 part = batch[max(0, first - seq) : max(0, last + 1 - seq)]
                 if len(part):
-                    found.append(part)
-        return Batch.concat(found) if found else None
+                    batches.append(part)
+        return Batch.concat(batches) if batches else None
 
     def _spans(self) -> list[tuple[int, int]]:
         """Seq ranges of the records that led to the state, oldest first.

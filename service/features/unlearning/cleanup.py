@@ -127,8 +127,8 @@ class UnlearnCleanup(Job):
 
         A paused model keeps the rows in quarantine, which all came after its unlearned sample.
         """
-        held = self._replica.parts.kept_after(seq, self._replica.seq)
-        return seq if held is None else min(seq, held)
+        needed = self._replica.parts.kept_after(seq, self._replica.seq)
+        return seq if needed is None else min(seq, needed)
 
     async def _set_done(self, seq: int) -> None:
         before = await self._journal.cursor(*self._where, CURSOR)
@@ -179,13 +179,13 @@ async def _put_verified(journal: Journal, where: tuple[str, str], snapshot: Snap
     for replaces in (False, True):
         await journal.snapshot_put(*where, snapshot.seq, snapshot.chain, snapshot.data, replaces)
         for n in (0, 1):
-            found = await journal.snapshot_get(*where, n)
-            if found is not None and (found.seq, found.chain) == (snapshot.seq, snapshot.chain):
+            stored = await journal.snapshot_get(*where, n)
+            if stored is not None and (stored.seq, stored.chain) == (snapshot.seq, snapshot.chain):
                 try:
-                    await run_copy_in_thread(load, found.data)
+                    await run_copy_in_thread(load, stored.data)
                     return True
                 except CorruptState as error:
-                    log.error("model %r: damaged snapshot at %d: %s", where[0], found.seq, error)
+                    log.error("model %r: damaged snapshot at %d: %s", where[0], stored.seq, error)
     return False
 
 

@@ -63,12 +63,12 @@ async def _unlearned_at(model: Model, sample_id: str) -> int | None:
     seqs, seq = await model.replica.view(read)
     if seqs or seq is not None:
         return seq
-    known = next(filter(None, await model.known([key, make_key(KeyKind.LABEL, sample_id)])), None)
-    if known is None:
+    entry = next(filter(None, await model.known([key, make_key(KeyKind.LABEL, sample_id)])), None)
+    if entry is None:
         detail = f"model {model.record.id!r} has no sample {sample_id!r}, or its id has expired"
         raise Problem(404, "unknown-sample", detail)
     detail = (
-        f"sample {sample_id!r}, learned at seq {known.seq}, is not among the "
+        f"sample {sample_id!r}, learned at seq {entry.seq}, is not among the "
         f"{model.replica.spec['retain']} retained rows, so its effect cannot be separated"
     )
     raise Problem(409, "sample-not-retained", detail)

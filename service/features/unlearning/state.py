@@ -103,11 +103,11 @@ class RetainedIds(StatePart):
         numbers = self._entered + np.cumsum(enters)
         self._entered = int(numbers[-1]) if len(numbers) else self._entered
         begin, end = np.searchsorted(ids.seqs, (first_seq, first_seq + len(batch))).tolist()
-        places = ids.seqs[begin:end] - first_seq
-        stays = enters[places] & (self._entered - numbers[places] < self._retain)
+        rows = ids.seqs[begin:end] - first_seq
+        stays = enters[rows] & (self._entered - numbers[rows] < self._retain)
         for at in np.flatnonzero(stays).tolist():
-            place, digest = int(places[at]), digest_of(ids.key(begin + at))
-            self._append(int(numbers[place]), first_seq + place, digest)
+            row, digest = int(rows[at]), digest_of(ids.key(begin + at))
+            self._append(int(numbers[row]), first_seq + row, digest)
 
     def _append(self, number: int, seq: int, digest: bytes) -> None:
         rows = self._rows = self._rows or deque()
