@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from dualstream.service.cli import app
+from dualstream.service.replica.parts import StatePart
 from dualstream.solvers.jit import DISABLED
 from tests.docs.documents import DOCUMENTS, ROOT, Shell, blocks, session
 
@@ -167,6 +168,13 @@ def test_threads_are_listed():
     assert sorted(listed) == sorted(
         {name for path in code for name in names_of_threads(ast.parse(path.read_text()))}
     )
+
+
+def test_hooks_of_features_are_listed():
+    document = (ROOT / "service/features/DESIGN.md").read_text()
+    section = document.split("\n## A part of the state\n")[1].split("\n## ")[0]
+    listed = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]+)\|", section, re.MULTILINE)))
+    assert sorted(listed) == sorted(name for name in vars(StatePart) if name[0] != "_")
 
 
 def names_of_threads(tree: ast.Module) -> Iterator[str]:
