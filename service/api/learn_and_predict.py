@@ -73,7 +73,7 @@ from dualstream.service.models.versions import (
     LoadedVersions,
 )
 from dualstream.solvers import Batch
-from dualstream.solvers.rows.text import count_lines
+from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.schemas import Learned, Predicted, PredictedMany

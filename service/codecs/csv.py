@@ -24,16 +24,15 @@ from dualstream.service.codecs.table_columns import (
 )
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers.rows import hashing
-from dualstream.solvers.rows.text import (
+from dualstream.solvers.rows.text.csv import (
     FEATURE,
     LABEL,
-    LONGEST_NAME,
     NOTHING,
-    POWERS_OF_TEN,
     WEIGHT,
     byte_kinds,
     read_records,
 )
+from dualstream.solvers.rows.text.tokens import LONGEST_NAME, POWERS_OF_TEN
 from dualstream.wire.chunking.csv_records import delimiter_of, doubt_of_delimiter, quoted_end
 from dualstream.wire.problem_json import Problem, quoted
 

@@ -11,7 +11,7 @@ from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.service.codecs.rows_with_ids import listed_with_ids
 from dualstream.solvers.rows.columns.plan import ColumnPlan
-from dualstream.solvers.rows.text import POWERS_OF_TEN, byte_kinds
+from dualstream.solvers.rows.text.csv import byte_kinds
 from dualstream.solvers.rows.text.flat import (
     AT_NUMBERS,
     FULL,
@@ -23,6 +23,7 @@ from dualstream.solvers.rows.text.flat import (
     read_flat_objects,
     read_flat_records,
 )
+from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 from dualstream.wire.problem_json import RowError
 
 _NAMES_A_BYTE = 2

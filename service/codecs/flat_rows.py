@@ -22,7 +22,8 @@ from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.table_columns import with_warnings
 from dualstream.solvers.rows.columns.reader import TOO_MANY_COLUMNS
 from dualstream.solvers.rows.columns.spec import MAX_COLUMNS
-from dualstream.solvers.rows.text import COMMA, LINE_FEED, count_lines
+from dualstream.solvers.rows.text.count_lines import count_lines
+from dualstream.solvers.rows.text.json import COMMA, LINE_FEED
 from dualstream.wire.problem_json import Problem, RowError, quoted
 
 Row = dict[str, Any]

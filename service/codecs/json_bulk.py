@@ -13,16 +13,16 @@ from dualstream.service.codecs.json_exact import plain_label, plain_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
-from dualstream.solvers.rows.text import (
+from dualstream.solvers.rows.text.json import (
     COMMA,
-    POWERS_OF_TEN,
     STOPPED,
-    WEIGHT_COLUMN,
-    X_COLUMN,
-    Y_COLUMN,
+    WEIGHT as WEIGHT_COLUMN,
+    X as X_COLUMN,
+    Y as Y_COLUMN,
     read_column,
     read_samples,
 )
+from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 from dualstream.wire.problem_json import RowError
 
 _S = rb"[ \t\r\n]*"

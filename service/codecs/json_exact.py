@@ -22,7 +22,7 @@ from dualstream.service.codecs.row_schema import (
     pointer_step,
     refuse_duplicates,
 )
-from dualstream.solvers.rows.text import MAX_ROW_NAMES
+from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.chunking.chunks import check_is_plain
 from dualstream.wire.json_faults import json_fault
 from dualstream.wire.problem_json import Problem

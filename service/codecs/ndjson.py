@@ -7,7 +7,8 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import Reader, parse_records
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
-from dualstream.solvers.rows.text import LINE_FEED, POWERS_OF_TEN, read_samples
+from dualstream.solvers.rows.text.json import LINE_FEED, read_samples
+from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 
 
 def parse_ndjson(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:

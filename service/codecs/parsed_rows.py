@@ -21,7 +21,7 @@ from dualstream.service.codecs.row_schema import (
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader
 from dualstream.solvers.rows import class_names
-from dualstream.solvers.rows.text import order_by_entries
+from dualstream.solvers.rows.text.name_order import order_by_entries
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.text_values import nfc
 

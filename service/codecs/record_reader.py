@@ -9,7 +9,7 @@ import numpy as np
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
-from dualstream.solvers.rows.text import count_lines
+from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.problem_json import RowError
 
 FEW_BYTES = 4096

@@ -7,10 +7,10 @@ import numpy as np
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows, with_names_by_index
 from dualstream.service.codecs.row_schema import MAX_NAMES, RowSchema
 from dualstream.solvers import Batch
-from dualstream.solvers.rows.text import (
+from dualstream.solvers.rows.text.name_cache import MEMO_NUMBERS
+from dualstream.solvers.rows.text.tokens import (
     LABELS,
     LONGEST_NAME,
-    MEMO_NUMBERS,
     NO_LABELS,
     NUMBERS,
     PLACES,

@@ -14,7 +14,8 @@ from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.class_names import class_text
 from dualstream.solvers.rows.columns.plan import ColumnPlan, NoPlan
 from dualstream.solvers.rows.hashing import NameIndices, sorted_row
-from dualstream.solvers.rows.text import MAX_ROW_NAMES, IndexTable
+from dualstream.solvers.rows.text.index_table import IndexTable
+from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.problem_json import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 

@@ -20,7 +20,8 @@ from dualstream.service.codecs.row_schema import (
     refuse_duplicates,
 )
 from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
-from dualstream.solvers.rows.text import MAX_ROW_NAMES, POWERS_OF_TEN, read_examples
+from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES, POWERS_OF_TEN
+from dualstream.solvers.rows.text.vw import read_examples
 from dualstream.wire.problem_json import quoted
 
 _BLANKS = str.maketrans("\t\r", "  ")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dualstream.solvers.rows.text import count_lines
+from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.chunking import chunks
 from dualstream.wire.chunking.chunks import CHUNKERS, chunks_of
 from dualstream.wire.problem_json import Problem

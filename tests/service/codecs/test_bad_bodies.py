@@ -15,7 +15,7 @@ from dualstream.service.codecs import as_batch, parse_body, parse_query_row
 from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.service.codecs.table_columns import MAX_COLUMNS
 from dualstream.solvers import resolve_spec
-from dualstream.solvers.rows.text import MAX_ROW_NAMES
+from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.problem_json import Problem
 from tests.service.codecs.support import (
     ARROW,

@@ -16,7 +16,7 @@ from dualstream.service.codecs.vw import ExampleReader
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.rows.hashing import hash_names
-from dualstream.solvers.rows.text import IndexTable
+from dualstream.solvers.rows.text.index_table import IndexTable
 from dualstream.solvers.rows.text.tokens import hash_bytes, sort_stably
 from tests.fuzzing import examples
 from tests.service.codecs.line_strategies import (
