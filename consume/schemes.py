@@ -17,7 +17,7 @@ from dualstream.consume.labels import Labels
 from dualstream.consume.loop import EARLIEST, LATEST
 from dualstream.consume.predictions import Predictions
 from dualstream.consume.reader import Reader, without_user
-from dualstream.consume.routes import RoutedModels, check_route
+from dualstream.consume.routed_models import RoutedModels, check_route
 from dualstream.consume.rows import RowLines
 from dualstream.consume.server import EntryServer, ModelServer, Server
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import Batch, solve
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.problem import Problem
 from load_tests.measure import Row, interleaved
 

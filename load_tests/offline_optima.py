@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import Batch, solve
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.problem import Bounds, Problem
 from dualstream.solvers.offline.semiparametric import constant, solve_semiparametric
 from load_tests.markdown import table

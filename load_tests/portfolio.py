@@ -27,7 +27,7 @@ from dualstream.solvers.portfolio.members import MemberSet
 from dualstream.solvers.portfolio.presets import EIGHT, PRIOR, Member
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
 from dualstream.solvers.portfolio.spec import ModelFactory
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 from load_tests.http import (
     CONNECTIONS,
     GENERATOR_CORE,

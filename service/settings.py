@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dualstream.service.journal.durability import check_level
+from dualstream.service.journal.durability_levels import check_level
 
 PREFIX = "DUALSTREAM_"
 MAX_AUDIT_DAYS = 36_500

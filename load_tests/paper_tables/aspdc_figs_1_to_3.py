@@ -8,7 +8,7 @@ import numpy as np
 
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.method import Start
 from dualstream.solvers.offline.method_registry import method_of
 from dualstream.solvers.offline.options import with_defaults

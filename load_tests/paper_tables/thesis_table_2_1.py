@@ -6,7 +6,7 @@ import numpy as np
 
 from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.proximal_newton import Objective, Rows, minimise
 from load_tests.paper_tables import data
 from load_tests.paper_tables.report import Section, plt, save, table

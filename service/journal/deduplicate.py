@@ -1,4 +1,4 @@
-"""Deduplication of the parts of an append, used by every store.
+"""Deduplication of the parts of an append: in SQLite, and the parts' positions of every store.
 
 A store returns the seq before the new entry and the skipped parts. `placed` computes each part's
 seqs from these, for a first append and for a repeated nonce alike.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
-from dualstream.solvers.losses.loss_steps import loss_value
-from dualstream.solvers.losses.losses import Loss, make_loss
+from dualstream.solvers.losses.loss_kernels import loss_value
+from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.learner import Outcome
 from dualstream.solvers.rows.batch import Batch

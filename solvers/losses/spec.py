@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES, NONSMOOTH_LOSSES, PARAMETERS
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES, NONSMOOTH_LOSSES, PARAMETERS
 from dualstream.solvers.spec_fields import Spec, read_kind, read_number, read_object
 
 

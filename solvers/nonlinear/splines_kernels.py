@@ -33,7 +33,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.losses.loss_steps import logistic_root
+from dualstream.solvers.losses.loss_kernels import logistic_root
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     N_OF_COLUMNS,

@@ -15,7 +15,7 @@ from dualstream.solvers.jit import (
     kernel,
     types,
 )
-from dualstream.solvers.losses.loss_steps import dual_argmin
+from dualstream.solvers.losses.loss_kernels import dual_argmin
 from dualstream.solvers.rows.scalar import prefetch
 
 RO_I4_2D = types.Array(i4, 2, "C", readonly=True)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.losses.losses import LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES
 from dualstream.solvers.offline.problem import Bounds, Problem
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualstream.solvers.jit import Floats, Indices, Ints
-from dualstream.solvers.losses.losses import Loss
+from dualstream.solvers.losses.loss_table import Loss
 from dualstream.solvers.offline import row_kernels as _rows
 from dualstream.solvers.rows.batch import Batch
 

@@ -38,7 +38,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.losses.loss_steps import loss_curvature, loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import loss_curvature, loss_slope, loss_value
 from dualstream.solvers.rows.scalar import soft
 
 MAX_MEMBERS = 500

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualstream.solvers.losses.losses import LOSSES, NONSMOOTH_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, NONSMOOTH_LOSSES
 from dualstream.solvers.spec_cache import derived_once
 
 WINDOW_ROWS = 10_000

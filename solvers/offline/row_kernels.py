@@ -5,7 +5,7 @@ is not 0.
 """
 
 from dualstream.solvers.jit import F8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, f8, kernel, void
-from dualstream.solvers.losses.loss_steps import gap_term, loss_conjugate, loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import gap_term, loss_conjugate, loss_slope, loss_value
 
 
 @kernel(void(RO_I8, RO_F8, f8, F8))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.losses.losses import PARAMETERS, Loss, make_loss
+from dualstream.solvers.losses.loss_table import PARAMETERS, Loss, make_loss
 from dualstream.solvers.losses.spec import read_loss
 from dualstream.solvers.offline.options import with_defaults
 from dualstream.solvers.offline.solution import Progress, Solution
@@ -59,7 +59,7 @@ def solve(
     P(w) = (1/Delta) sum_i c_i Q(h_i.w; y_i) + rho |w|^2 / 2, c_i the weights of the rows and Delta
     their sum. With weights 1 and C of LIBLINEAR: rho = 1 / (C n).
 
-    method      see `methods.METHODS`
+    method      see `method_registry.METHODS`
     regularizer l2; for newton_l1 l1: rho |w|_1 in place of rho |w|^2 / 2
     loss        a name, or an object with `kind` and the loss's parameter
     tol         largest relative gap: (primal - dual) / max(|primal|, |dual|)

@@ -16,7 +16,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.losses.loss_steps import dual_argmin
+from dualstream.solvers.losses.loss_kernels import dual_argmin
 
 _W, _BEFORE, _U, _SINCE = range(4)
 _SIZE = 4096

@@ -15,7 +15,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.losses.loss_steps import loss_slope
+from dualstream.solvers.losses.loss_kernels import loss_slope
 
 _V, _MU, _SINCE = range(3)
 _SIZE = 4096

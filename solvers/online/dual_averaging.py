@@ -52,7 +52,7 @@ from dualstream.solvers.jit import (
     u1,
     void,
 )
-from dualstream.solvers.losses.loss_steps import loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
 from dualstream.solvers.online.forgetting_windows import Ring, retain_row
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of

@@ -41,8 +41,8 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.losses.loss_steps import dual_argmin, loss_slope, loss_value
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_slope, loss_value
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome

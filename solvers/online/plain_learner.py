@@ -26,7 +26,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, scaled_norm

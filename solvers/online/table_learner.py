@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, InvalidRow
 from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
-from dualstream.solvers.losses.losses import Loss, make_loss
+from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.refit_weights import check_weights

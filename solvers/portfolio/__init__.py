@@ -8,7 +8,7 @@ fused_members.py        members that share one pass over a row; kernels in fused
 stack_kernels.py        kernels: a member that combines the others
 logistic_roots.py       kernels: the logistic dual steps of all members at once
 single_member.py        members that learn separately
-weighting_rule.py       shares, calibration, losses; kernels in weighting_kernels.py
+weighting_state.py       shares, calibration, losses; kernels in weighting_kernels.py
 confidence_sequence.py  comparison of two members
 retained_rows.py        rows that a new member is trained on
 """

@@ -16,7 +16,7 @@ from dualstream.solvers.jit import Flags, Floats
 from dualstream.solvers.portfolio import stack_kernels as _stack, weighting_kernels as _rule
 from dualstream.solvers.portfolio.stack_kernels import ROLE, STACK
 from dualstream.solvers.portfolio.weighting_kernels import IS_ACTIVE, OWN, A, B, V
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 
 _NEAR = 1e-7
 """Relative distance of two arguments from which on the slope at one of them is used."""

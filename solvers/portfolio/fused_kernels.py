@@ -3,7 +3,7 @@
 The *input* of a member is a base (column_table.py) and a norm, which is one factor for the whole
 row. The intercept is a last coordinate of 1, neither scaled nor normed. With N the number of rows
 of positive weight including this one, and c a row's weight, member k takes its score m before the
-step, and the one-dimensional dual step tau of `scalar.dual_step` with
+step, and the one-dimensional dual step tau of `loss_kernels.dual_step` with
 
     DUAL      s = c |h|^2 / C,            w += c tau h / C                    (O-DCA, C fixed)
     RISING    s = c |h|^2 / (C sqrt N),   u += c tau h,  w = u / (C sqrt N)   (rho = C / sqrt N)
@@ -63,7 +63,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.losses.loss_steps import dual_step, gap_term, loss_slope
+from dualstream.solvers.losses.loss_kernels import dual_step, gap_term, loss_slope
 from dualstream.solvers.portfolio.logistic_roots import (
     CONJUGATE as LANE_CONJUGATE,
     FARTHEST,

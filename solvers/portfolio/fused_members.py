@@ -39,7 +39,7 @@ from dualstream.solvers.features.column_table import (
 )
 from dualstream.solvers.features.stage import grown
 from dualstream.solvers.jit import Floats, Ints
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online.forgetting_windows import RowBuffer
 from dualstream.solvers.portfolio import fused_kernels as _fused
 from dualstream.solvers.portfolio.fused_kernels import (
@@ -65,7 +65,7 @@ from dualstream.solvers.portfolio.fused_kernels import (
 )
 from dualstream.solvers.portfolio.logistic_roots import N_LANES
 from dualstream.solvers.portfolio.weighting_kernels import N_OUT
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 from dualstream.solvers.protocols.certificate import Certificate, relative_gap
 from dualstream.solvers.protocols.explanation import entries_of_last_row
 from dualstream.solvers.protocols.learner import State

@@ -32,7 +32,7 @@ from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
 from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.curves import Curve
 from dualstream.solvers.protocols.explanation import Explanation

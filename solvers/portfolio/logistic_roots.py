@@ -1,6 +1,6 @@
 """The logistic dual steps of all members of a row, vectorized.
 
-`scalar.logistic_root` solves one step with iterations that depend on each other, so a processor
+`logistic_root` solves one step with iterations that depend on each other, so a processor
 waits for each. Here every iteration runs for four members at a time. The result for one member does
 not depend on the others.
 """
@@ -21,7 +21,7 @@ FARTHEST = 700.0
 def begin_roots(
     c: Floats, s: Floats, u: Floats, low: Floats, high: Floats, last: Floats, is_open: Floats
 ) -> None:
-    """A bracket and a first guess for each member, as in `scalar.logistic_root`."""
+    """A bracket and a first guess for each member, as in `loss_kernels.logistic_root`."""
     for j in range(c.shape[0]):
         lo = -c[j] - s[j]
         nearer = -log_of(1.0 + s[j]) - max(c[j], 0.0) - 1.0
@@ -55,7 +55,7 @@ def step_roots(
         b1 = b * (1.0 - b)
         b2, b3 = b1 * (1.0 - 2.0 * b), b1 * (1.0 - 6.0 * b1)
         slope = 1.0 + s[j] * b1
-        # As in scalar.logistic_root, with one division.
+        # As in loss_kernels.logistic_root, with one division.
         curved = residual * s[j] * b2
         step = -residual * (6.0 * slope * slope - 3.0 * curved)
         step /= 6.0 * slope * (slope * slope - curved) + residual * residual * s[j] * b3

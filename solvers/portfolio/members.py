@@ -13,7 +13,7 @@ from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec, reach_of
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.curves import Curve
 from dualstream.solvers.protocols.learner import State

@@ -12,7 +12,7 @@ from dualstream.solvers.online.rewind import Rewind
 from dualstream.solvers.portfolio.fused_members import Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.curves import Curve, curves_of
 from dualstream.solvers.protocols.explanation import Explanation, explain

@@ -6,7 +6,7 @@ log-loss with forgetting 0.9995:
 
     b = c max(p (1 - p), 0.001),  kappa = b / (0.9995 + b h.P h)
     P <- (P - kappa (P h)(P h)') / 0.9995
-    w <- w + tau P h,  tau the dual step along that direction (losses/loss_steps.py)
+    w <- w + tau P h,  tau the dual step along that direction (losses/loss_kernels.py)
 
 P starts at I / 10 and w at the mean of the members. For numbers, h_k is the distance of the
 member's prediction from the mean of the targets in units S of the portfolio's error, and the loss
@@ -19,7 +19,7 @@ In every kernel, for K members
 """
 
 from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, f8, i8, kernel, void
-from dualstream.solvers.losses.loss_steps import logistic_root
+from dualstream.solvers.losses.loss_kernels import logistic_root
 from dualstream.solvers.rows.scalar import clip, sigmoid
 
 ROLE, BASE = range(2)

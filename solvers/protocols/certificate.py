@@ -30,7 +30,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.losses.loss_steps import gap_term, loss_conjugate, loss_value
+from dualstream.solvers.losses.loss_kernels import gap_term, loss_conjugate, loss_value
 
 
 @dataclass(frozen=True, slots=True)

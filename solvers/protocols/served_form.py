@@ -224,7 +224,7 @@ class Stack:
 @dataclass(frozen=True, slots=True)
 class ClassMixture:
     """log(p / (1 - p)) of p = sum of share sigmoid(clip(a clip(m) + b)); see
-    portfolio/weighting_rule.py."""
+    portfolio/weighting_state.py."""
 
     parts: tuple[Part, ...]
     largest_score: float
@@ -236,7 +236,7 @@ class ClassMixture:
 
 @dataclass(frozen=True, slots=True)
 class NumberMixture:
-    """mean + sum of share (clip(m + b) - mean), in [low, high]; see portfolio/weighting_rule.py."""
+    """mean + sum of share (clip(m + b) - mean), in [low, high]; see weighting_state.py."""
 
     parts: tuple[Part, ...]
     mean: float

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import RefitError, SolverError
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.losses.losses import NONSMOOTH_LOSSES
+from dualstream.solvers.losses.loss_table import NONSMOOTH_LOSSES
 from dualstream.solvers.offline import Progress, Solution, solve
 from dualstream.solvers.offline.problem import Problem
 from dualstream.solvers.offline.refit_methods import SPARSE_STEPS, regularizer_of, takes_weights

@@ -1,4 +1,4 @@
-"""Kernels of numbers, and of the entries of a row. Those of the losses are in loss_steps.py."""
+"""Kernels of numbers, and of the entries of a row. Those of the losses are in loss_kernels.py."""
 
 import math
 from typing import Any

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
-from dualstream.solvers.losses.losses import NONSMOOTH_LOSSES
+from dualstream.solvers.losses.loss_table import NONSMOOTH_LOSSES
 from dualstream.solvers.losses.spec import read_average, read_loss
 from dualstream.solvers.nonlinear.spec import read_boosted, read_neighbours, read_net, read_splines
 from dualstream.solvers.offline.refit_methods import MAX_WINDOW_ROWS, METHODS, WINDOW_ROWS

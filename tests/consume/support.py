@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dualstream.consume.loop import Consumer
 from dualstream.consume.predictions import Predictions
 from dualstream.consume.reader import Bounds, ReaderError
-from dualstream.consume.routes import RoutedModels
+from dualstream.consume.routed_models import RoutedModels
 from dualstream.consume.rows import RowLines
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, refused
 from tests.forked import ForkedProcess

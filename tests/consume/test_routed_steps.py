@@ -228,7 +228,7 @@ def test_any_order_of_failures_joins_every_label_once(monkeypatch, subtests):
     """Two processes score and two label; models are created, and answers and commits are lost."""
     for seed in range(40):
         with subtests.test(seed=seed):
-            monkeypatch.setattr("dualstream.consume.routes.MAX_MODELS", 2)
+            monkeypatch.setattr("dualstream.consume.routed_models.MAX_MODELS", 2)
             chance = random.Random(seed)
             world = World("a", "b")
             rows = [

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualstream.solvers import resolve_spec
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 
 
 def loss_from(spec):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from dualstream.solvers import make_learner
-from dualstream.solvers.losses.losses import MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import MARGIN_LOSSES
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN
 

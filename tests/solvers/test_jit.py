@@ -14,7 +14,7 @@ import pytest
 from dualstream import solvers
 from dualstream.solvers import Batch, jit, make_learner, numeric_identity
 from dualstream.solvers.jit import DISABLED, compiled_signatures
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.numeric_identity import APPLY_VERSION
 from dualstream.solvers.spec.make_learner import warm
 

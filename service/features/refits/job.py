@@ -1,7 +1,7 @@
 """Refit: solves a model's window offline in a thread and enters the result as a control.
 
 One worker computes; the others apply its result at its position in the journal, as any control.
-The refit table (`refit_status.py`) decides which worker computes. If two workers compute the same
+The refit table (`table.py`) decides which worker computes. If two workers compute the same
 refit, the key of the control lets the first result win. A scheduled refit is tried by every worker
 at each half of `every` samples, so another worker takes over a refit whose process died.
 """

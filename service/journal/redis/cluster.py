@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError, TryAgainError
 
-from dualstream.service.journal.durability import REDIS_LEVELS
+from dualstream.service.journal.durability_levels import REDIS_LEVELS
 from dualstream.service.journal.protocol import DurabilityTooLow, JournalUnavailable, OutcomeUnknown
 from dualstream.service.journal.redis.address import Address, HostPort
 from dualstream.service.journal.redis.connection import REDIRECTIONS, RedisConnection, ServerLost

@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from dualstream.service.journal.durability import REDIS_LEVELS
+from dualstream.service.journal.durability_levels import REDIS_LEVELS
 from dualstream.service.journal.protocol import DurabilityTooLow, JournalUnavailable
 
 log = logging.getLogger("dualstream.redis")

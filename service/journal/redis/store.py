@@ -9,7 +9,7 @@ from typing import Any
 
 from dualstream.service.journal.chain import first_chain, new_incarnation, next_chain
 from dualstream.service.journal.deduplicate import check_parts, opens_request, placed
-from dualstream.service.journal.durability import REDIS_LEVELS, replicas_in
+from dualstream.service.journal.durability_levels import REDIS_LEVELS, replicas_in
 from dualstream.service.journal.page import Page
 from dualstream.service.journal.protocol import (
     DEFAULT_LIMITS,

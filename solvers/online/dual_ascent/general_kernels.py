@@ -40,7 +40,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.losses.loss_steps import logistic_root, loss_conjugate, loss_value
+from dualstream.solvers.losses.loss_kernels import logistic_root, loss_conjugate, loss_value
 from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import retain_row
 from dualstream.solvers.rows.scalar import clip, sigmoid, soft, unknown_label
@@ -258,7 +258,7 @@ def best_dual(
     """tau = argmin of  Q*(-tau; y) + (1/a) R*(f_N + a tau h),  f_N = w' - a old h, and Q*(-tau; y).
 
     Its derivative, dQ*(-tau) + phi(tau) with phi(tau) = h.grad R*(f_N + a tau h), increases. For
-    the logistic loss the root is sought in u = logit(y tau), as in `scalar.logistic_root`. For the
+    the logistic loss the root is sought in u = logit(y tau), as in `logistic_root`. For the
     others 0 is tried first, so it is returned if it is a minimum; then the side on which the
     derivative decreases, up to the end of the domain. phi rises by at most a |h|^2 per unit of tau,
     which bounds the root from the other side. If several tau are minima (phi is constant), one of

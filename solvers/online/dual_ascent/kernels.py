@@ -42,7 +42,7 @@ from dualstream.solvers.jit import (
     types,
     void,
 )
-from dualstream.solvers.losses.loss_steps import dual_step, loss_conjugate, loss_value
+from dualstream.solvers.losses.loss_kernels import dual_step, loss_conjugate, loss_value
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.forgetting_windows import retain_row
 from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, unknown_label

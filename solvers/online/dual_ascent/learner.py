@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
-from dualstream.solvers.losses.losses import Loss, make_loss
+from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.refit import take_in
 from dualstream.solvers.online.dual_ascent.regularizers import l2_sums

@@ -23,7 +23,7 @@ from dualstream.solvers.jit import (
     kernel,
     void,
 )
-from dualstream.solvers.losses.loss_steps import loss_value
+from dualstream.solvers.losses.loss_kernels import loss_value
 from dualstream.solvers.online.dual_ascent.kernels import CONJUGATE, LAST, SCALE
 from dualstream.solvers.online.dual_ascent.unlearn import (
     all_is_retained,

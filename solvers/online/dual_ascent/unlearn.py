@@ -10,7 +10,7 @@ the retained rows, so a row that had left it may return.
 import numpy as np
 
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Indices, Ints, f8, i8, kernel, void
-from dualstream.solvers.losses.loss_steps import loss_conjugate
+from dualstream.solvers.losses.loss_kernels import loss_conjugate
 from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import WEIGHT, Ring
 

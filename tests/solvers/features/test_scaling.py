@@ -11,7 +11,7 @@ import pytest
 from dualstream.solvers import Batch
 from dualstream.solvers.features.norm import Norm
 from dualstream.solvers.features.scaling import Balanced
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.staging import BalancedReference, NormReference, batch_of, rows_of
 from tests.solvers.support import as_bytes, mixed_rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, CorruptState
-from dualstream.solvers.portfolio.weighting_rule import Rule
+from dualstream.solvers.portfolio.weighting_state import Rule
 from tests.solvers.nonlinear.streams import learner_of, waves
 
 SPECS = {

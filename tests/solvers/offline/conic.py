@@ -4,7 +4,7 @@ import clarabel
 import numpy as np
 from scipy import sparse
 
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from tests.solvers.offline.rows import dense, loss_of
 
 

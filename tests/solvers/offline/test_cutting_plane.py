@@ -8,7 +8,7 @@ import pytest
 from sklearn.svm import SVC, LinearSVC
 
 from dualstream.solvers import Batch, solve
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.cut_kernels import line_search
 from dualstream.solvers.offline.method import Start
 from dualstream.solvers.offline.method_registry import method_of

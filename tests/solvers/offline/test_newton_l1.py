@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from dualstream.solvers import Batch, InvalidSpec, solve
-from dualstream.solvers.losses.losses import MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import MARGIN_LOSSES
 from dualstream.solvers.offline.method_registry import method_of
 from tests.solvers import reference
 from tests.solvers.conftest import GOLDEN

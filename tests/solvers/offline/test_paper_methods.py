@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, solve
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.method import Start
 from dualstream.solvers.offline.method_registry import method_of
 from dualstream.solvers.offline.options import with_defaults

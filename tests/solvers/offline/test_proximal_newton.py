@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline import proximal_newton as local_phase
 from dualstream.solvers.offline.proximal_newton import Objective, Rows, mean_loss, minimise
 from tests.solvers.conftest import GOLDEN

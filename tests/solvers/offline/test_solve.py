@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import InvalidRow, InvalidSpec, NotConverged, ShapeMismatch, solve
-from dualstream.solvers.losses.losses import MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import MARGIN_LOSSES
 from dualstream.solvers.offline import method_registry as methods
 from dualstream.solvers.offline.method_registry import method_of
 from tests.solvers import reference

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, dump
-from dualstream.solvers.losses.losses import MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import MARGIN_LOSSES
 from tests.solvers import reference
 
 WINDOWS = {

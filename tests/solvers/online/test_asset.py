@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec, solve
 from dualstream.solvers.features.fourier import Fourier
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from tests.solvers.conftest import GOLDEN
 from tests.solvers.first_order_reference import loss_from
 from tests.solvers.online.asset_support import adult_rows, needs_data, spec_of

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dualstream.solvers import Batch, CorruptState, InvalidRow, ShapeMismatch, dump, make_learner
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import enter_refit, problems_of
 from dualstream.solvers.refit.window_problem import Refitting

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from dualstream.solvers import Batch, CorruptState, make_learner
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES, make_loss
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES, make_loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from tests.solvers import reference

@@ -12,7 +12,7 @@ from dualstream.solvers import (
     make_learner,
     resolve_spec,
 )
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.proximal_newton import Objective, minimise
 from tests.solvers.first_order_reference import dense
 from tests.solvers.offline.support import everything, rows_of

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidRow, InvalidSpec, make_learner, resolve_spec
-from dualstream.solvers.losses import loss_steps as _steps
+from dualstream.solvers.losses import loss_kernels as _steps
 from dualstream.solvers.rows import scalar as _scalar
 from tests.solvers import first_order_reference as reference
 from tests.solvers.conftest import GOLDEN

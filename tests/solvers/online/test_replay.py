@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.solvers import Batch, dump, make_learner
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import learner as dual_ascent
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from tests.solvers import reference

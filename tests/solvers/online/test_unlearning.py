@@ -15,7 +15,7 @@ from dualstream.solvers import (
     make_learner,
     resolve_spec,
 )
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.protocols.unlearner import why_not_unlearn
 from tests.solvers import reference

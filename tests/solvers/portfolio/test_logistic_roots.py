@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualstream.solvers.losses.loss_steps import logistic_step
+from dualstream.solvers.losses.loss_kernels import logistic_step
 from dualstream.solvers.portfolio.logistic_roots import (
     CONJUGATE,
     N_LANES,

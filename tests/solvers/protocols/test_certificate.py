@@ -7,7 +7,7 @@ import pytest
 
 from dualstream.solvers import Batch, make_learner
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.protocols.certificate import relative_gap
 from tests.solvers import reference
 from tests.solvers.online.dual_ascent_support import WINDOWS, rows_of, spec_of

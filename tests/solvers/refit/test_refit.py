@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dualstream.solvers import Batch, InvalidSpec, RefitError, make_learner, resolve_spec
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.offline import solve
 from dualstream.solvers.offline.refit_methods import refit_methods, why_not_refit

@@ -9,7 +9,7 @@ import pytest
 from dualstream.solvers import Batch, RefitError, make_learner, resolve_spec
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.features.fourier import Fourier
-from dualstream.solvers.losses.losses import make_loss
+from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.offline.method_registry import METHODS as OFFLINE, method_of
 from dualstream.solvers.offline.refit_methods import (
     METHODS,

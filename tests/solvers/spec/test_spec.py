@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dualstream.solvers import InvalidSpec, make_learner, resolve_spec
-from dualstream.solvers.losses.losses import LOSSES, MARGIN_LOSSES
+from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.offline.refit_methods import why_not_refit
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec_cache import FixedSpec

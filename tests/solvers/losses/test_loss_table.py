@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from dualstream.solvers.jit import DISABLED
-from dualstream.solvers.losses import loss_steps as _steps
-from dualstream.solvers.losses.losses import LOSSES, make_loss
+from dualstream.solvers.losses import loss_kernels as _steps
+from dualstream.solvers.losses.loss_table import LOSSES, make_loss
 from dualstream.solvers.rows import scalar as _scalar
 from tests.solvers import reference
 

@@ -1,4 +1,4 @@
-"""Losses: the nine losses as six numbers each; scalar.py defines the numbers.
+"""Losses: the nine losses as six numbers each; loss_kernels.py defines the numbers.
 
 | name                | Q(z; y)                                               | parameter   |
 |---------------------|-------------------------------------------------------|-------------|
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualstream.solvers.jit import Floats
-from dualstream.solvers.losses import loss_steps as _steps
+from dualstream.solvers.losses import loss_kernels as _steps
 from dualstream.solvers.spec_cache import SharedDerived
 
 

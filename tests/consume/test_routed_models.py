@@ -8,7 +8,7 @@ import pytest
 
 from dualstream.client import BadInput, Refused
 from dualstream.consume.reader import Message, ReaderError
-from dualstream.consume.routes import check_route
+from dualstream.consume.routed_models import check_route
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.consume.support import A, B, World, numbers
 
@@ -220,7 +220,7 @@ def test_any_order_of_failures_learns_every_row_once(monkeypatch, subtests):
     """Two processes share partitions; answers and commits are lost; models come and are slow."""
     for seed in range(60):
         with subtests.test(seed=seed):
-            monkeypatch.setattr("dualstream.consume.routes.MAX_MODELS", 2)
+            monkeypatch.setattr("dualstream.consume.routed_models.MAX_MODELS", 2)
             chance = random.Random(seed)
             world = World("a", "b", "c")
             tenants = {name: chance.choices("aaabcd", k=40) for name in (A, B)}

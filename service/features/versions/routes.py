@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field, model_validator
 
 from dualstream.service.api.common import IdempotencyKey, registry_of, run_once
 from dualstream.service.api.views import answer
-from dualstream.service.features.feature import Feature
 from dualstream.service.http.access import author_of
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.request_head import stored_key_of
@@ -21,7 +20,7 @@ from dualstream.service.models.versions import (
     take_version,
     unknown_version,
 )
-from dualstream.service.replica.copies import ROLLBACK, Rollback
+from dualstream.service.replica.copies import Rollback
 from dualstream.service.replica.point_in_time import kept_from
 from dualstream.service.replica.requests import Receipt
 from dualstream.wire.changes import RolledBack, Version, Versions
@@ -158,6 +157,3 @@ def _view(model_id: str, version: Stored) -> Version:
         created=datetime.fromtimestamp(version.created_ms / 1000, UTC),
         note=version.note,
     )
-
-
-FEATURE = Feature(name="versions", controls=(ROLLBACK,), routers=(router,))
