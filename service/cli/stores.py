@@ -13,7 +13,6 @@ import typer
 
 from dualstream.service.cli.common import JSON, app, fail, note, print_json, say
 from dualstream.service.cli.settings_flags import flag, read_settings
-from dualstream.service.features import ALL
 from dualstream.service.journal.protocol import JournalError
 
 STORE = flag("store")
@@ -139,6 +138,7 @@ def replay_model(
 
         dualstream replay clicks --until 5000 --set rho=0.01
     """
+    from dualstream.service.features import ALL
     from dualstream.service.journal.record import RecordError
     from dualstream.service.models.replay import Refused, parse_changes, replay
     from dualstream.service.replica.fork_detection import Forked
