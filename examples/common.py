@@ -41,15 +41,15 @@ def flags(description: str, rows: int) -> argparse.ArgumentParser:
 
 
 def taken(
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     read: Callable[[Path], Iterator[R]],
     make: Callable[[int, int], Iterator[R]],
 ) -> list[R]:
     """The rows of the file, or those that `make(rows, seed)` generates."""
-    if given.data is not None:
-        rows = list(islice(read(given.data), given.rows))
+    if options.data is not None:
+        rows = list(islice(read(options.data), options.rows))
     else:
-        rows = list(make(given.made if given.rows is None else given.rows, given.seed))
+        rows = list(make(options.made if options.rows is None else options.rows, options.seed))
     if len(rows) < MIN_ROWS:
         raise SystemExit(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
     return rows
@@ -100,11 +100,11 @@ def show_drift(console: Console, client: Client, model: str) -> None:
     events = client.timeline(model).events
     for detector, counts in client.metrics(model)["drift"].items():
         rows = [e["rows"] for e in events if e["rising"] and e["detector"] == detector]
-        places = ", ".join(f"{row:,}" for row in rows[:LISTED])
+        positions = ", ".join(f"{row:,}" for row in rows[:LISTED])
         show(
             console,
             f"  {detector}: {counts['rising']}"
-            + (f", at row {places}" if rows else "")
+            + (f", at row {positions}" if rows else "")
             + (f", ..., {rows[-1]:,}" if len(rows) > LISTED else ""),
         )
 
@@ -120,18 +120,19 @@ def show_shares(console: Console, client: Client, model: str) -> str:
 
 def show_certificate(console: Console, client: Client, model: str, member: str) -> None:
     """Print the certificate of a member and what it means."""
-    found = client.certificate(model, member=member)
-    if found.relative_gap is None or found.primal is None:
+    certificate = client.certificate(model, member=member)
+    if certificate.relative_gap is None or certificate.primal is None:
         show(console, f"\n{member} has no certificate yet.")
         return
-    kind = "estimated on" if found.estimate else "exact for"
+    kind = "estimated on" if certificate.estimate else "exact for"
     show(
         console,
-        f"\nCertificate of {member} ({kind} {found.rows:,} rows): its regularised loss is",
-        f"  {found.primal:.4f}, and no weights reduce it by more than {found.relative_gap:.0%}.",
+        f"\nCertificate of {member} ({kind} {certificate.rows:,} rows): its regularised loss is",
+        f"  {certificate.primal:.4f}, and no weights reduce it by more than "
+        f"{certificate.relative_gap:.0%}.",
         "  This is about optimisation only. For prediction quality see the errors above.",
     )
-    if found.relative_gap > WIDE_GAP:
+    if certificate.relative_gap > WIDE_GAP:
         show(
             console, "  The gap is wide: a learner with large steps follows drift and stays there."
         )

@@ -97,10 +97,10 @@ def made(rows: int, seed: int) -> Iterator[Row]:
         last_day.append(price)
 
 
-def run(given: argparse.Namespace, console: Console) -> None:
-    rows = taken(given, read, made)
-    show(console, f"{len(rows):,} half hours, {given.data or 'generated'}")
-    with connected(given.url, console) as client:
+def run(options: argparse.Namespace, console: Console) -> None:
+    rows = taken(options, read, made)
+    show(console, f"{len(rows):,} half hours, {options.data or 'generated'}")
+    with connected(options.url, console) as client:
         client.create(MODEL, COLUMNS, replace=True)
         client.create(WINDOWS, THREE_WINDOWS, replace=True)
         show(console, "\nError rates of the last 1,000 rows:")
@@ -145,8 +145,8 @@ def _windows(console: Console, client: Client) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:
-    given = flags(__doc__ or "", 12_000).parse_args(arguments)
-    run(given, console or Console())
+    options = flags(__doc__ or "", 12_000).parse_args(arguments)
+    run(options, console or Console())
 
 
 if __name__ == "__main__":

@@ -100,10 +100,10 @@ def _is_meal(hour: float, draw: random.Random) -> bool:
     return draw.random() < (0.25 if 7 <= hour < 8 or 12 <= hour < 13 or 17 <= hour < 20 else 0.02)
 
 
-def run(given: argparse.Namespace, console: Console) -> None:
-    rows = taken(given, read, made)
-    show(console, f"{len(rows):,} intervals of ten minutes, {given.data or 'generated'}")
-    with connected(given.url, console) as client:
+def run(options: argparse.Namespace, console: Console) -> None:
+    rows = taken(options, read, made)
+    show(console, f"{len(rows):,} intervals of ten minutes, {options.data or 'generated'}")
+    with connected(options.url, console) as client:
         client.create(MODEL, SPEC, replace=True)
         show(console, "\nMean absolute error of the last 1,000 rows, in Wh:")
         show(console, "    rows     model   mean so far   last value")

@@ -68,7 +68,7 @@ class Mailbox:
         self.came = self.blocked_ham = self.passed_spam = self.spam = 0
 
     def take(self, messages: Sequence[Sample]) -> None:
-        ids = [f"message-{self.came + place}" for place in range(len(messages))]
+        ids = [f"message-{self.came + index}" for index in range(len(messages))]
         rows = [x for x, _ in messages]
         served = self._client.predict_and_remember(MODEL, rows, ids)
         for name, label, (_, y) in zip(ids, served.labels, messages, strict=True):
@@ -91,20 +91,20 @@ class Mailbox:
         return len(self._due)
 
 
-def run(given: argparse.Namespace, console: Console) -> None:
-    messages = taken(given, read, made)
+def run(options: argparse.Namespace, console: Console) -> None:
+    messages = taken(options, read, made)
     show(
         console,
-        f"{len(messages):,} messages, {given.data or 'generated'}; "
-        f"each label arrives about {given.delay} messages later",
+        f"{len(messages):,} messages, {options.data or 'generated'}; "
+        f"each label arrives about {options.delay} messages later",
     )
-    with connected(given.url, console) as client:
+    with connected(options.url, console) as client:
         for model in (MODEL, AT_ONCE):
             client.create(model, SPEC, replace=True)
             client.learn(model, *zip(*messages[:ARCHIVE], strict=True))
         show(console, f"The first {ARCHIVE} are labelled, and are learned at once.")
         messages = messages[ARCHIVE:]
-        mailbox = Mailbox(client, given.delay, given.seed)
+        mailbox = Mailbox(client, options.delay, options.seed)
         show(console, "\n   total   labels to come    undetected spam   ham taken for spam")
         reported = 0
         for first in range(0, len(messages), PER_REQUEST):

@@ -48,15 +48,15 @@ def main(names: list[str], only: list[str]) -> None:
     for name in names or BENCHMARKS:
         print(f"{name} ...", flush=True)
         module: Any = import_module(f"load_tests.{name}")
-        found = []
+        matching = []
         for row in module.rows(*only):
             print(row.markdown(), *row.notes, sep="\n", flush=True)
-            found.append(row)
+            matching.append(row)
         if hasattr(module, "about"):
-            drawn = [module.draw(found), ""] if hasattr(module, "draw") and not only else []
-            sections[module.TITLE] = [*table(found), "", *drawn, *module.about()]
+            drawn = [module.draw(matching), ""] if hasattr(module, "draw") and not only else []
+            sections[module.TITLE] = [*table(matching), "", *drawn, *module.about()]
         else:
-            rows += found
+            rows += matching
     if only:
         print("\n".join([machine(), *sum(sections.values(), [])]))
     else:

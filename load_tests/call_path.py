@@ -77,10 +77,10 @@ async def measure(folder: str) -> dict[str, int]:
     assert await request(app, "POST", "/models/m/learn", ROW) == 200
     sys.setprofile(None)
     threading.setprofile(None)  # type: ignore[arg-type]
-    found = dict(calls)
+    counts = dict(calls)
     await incoming.put({"type": "lifespan.shutdown"})
     await lifespan
-    return found
+    return counts
 
 
 def main() -> None:

@@ -52,10 +52,10 @@ def main() -> None:
     figure, panels = plt.subplots(1, len(STREAMS), figsize=(10.0, 5.0), sharey=True)
     for axes, (name, title) in zip(panels, STREAMS.items(), strict=True):
         rows = stream(name)
-        found = [100.0 * errors(rows, spec) for spec in SPECS.values()]
-        print(name, *(f"{spec} {error:.2f}" for spec, error in zip(SPECS, found, strict=True)))
+        rates = [100.0 * errors(rows, spec) for spec in SPECS.values()]
+        print(name, *(f"{spec} {error:.2f}" for spec, error in zip(SPECS, rates, strict=True)))
         colours = ["tab:green", "tab:blue", *["lightsteelblue"] * len(ALGORITHMS)]
-        bars = axes.barh(range(len(SPECS)), found, color=colours)
+        bars = axes.barh(range(len(SPECS)), rates, color=colours)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
         positive = 100.0 * np.mean(rows.labels > 0.0)
         axes.axvline(min(positive, 100.0 - positive), color="grey", ls=":")

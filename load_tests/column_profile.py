@@ -68,14 +68,14 @@ def cost() -> None:
 def indices_over_time(columns: Floats, every: int) -> Floats:
     """Stability index of each column after every `every` rows: (rows / every, columns)."""
     spec = resolve_spec({"features": {"kind": "indexed", "dim": columns.shape[1]}})
-    profile, found = ColumnProfile(spec), []
+    profile, indices = ColumnProfile(spec), []
     for first in range(0, len(columns), every):
         rows = columns[first : first + every]
         profile.count(Batch.from_dense(rows, np.ones(len(rows))), accepted(len(rows)), first + 1)
         at = np.full(columns.shape[1], np.nan)
         at[[int(name) - 1 for name in profile.column_names()]] = profile.indices()
-        found.append(at)
-    return np.array(found)
+        indices.append(at)
+    return np.array(indices)
 
 
 def false_alarms() -> None:

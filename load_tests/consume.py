@@ -49,10 +49,10 @@ def rows() -> Iterator[Row]:
             "plain": lambda: _plain(tansu, client),
             "river": lambda: _river(tansu),
         }
-        found = interleaved(sides, FEW_ROUNDS)
+        figures = interleaved(sides, FEW_ROUNDS)
     what = "`dualstream consume`, 1,000 rows a batch, SQLite"
-    yield Row(what, "rows/s", found["ours"], "plain loop", found["plain"], goal=0.9)
-    yield Row(what, "rows/s", found["ours"], "River in the loop", found["river"], goal=10.0)
+    yield Row(what, "rows/s", figures["ours"], "plain loop", figures["plain"], goal=0.9)
+    yield Row(what, "rows/s", figures["ours"], "River in the loop", figures["river"], goal=10.0)
 
 
 def about() -> list[str]:
@@ -90,8 +90,8 @@ def _consumed(tansu: Broker, client: Client) -> float:
 
 def _batches(tansu: Broker) -> Iterator[tuple[int, list[bytes]]]:
     """First offset and values of each batch."""
-    given = {"bootstrap.servers": tansu.brokers, "group.id": "plain", "log_level": 0}
-    consumer = KafkaConsumer(given)
+    options = {"bootstrap.servers": tansu.brokers, "group.id": "plain", "log_level": 0}
+    consumer = KafkaConsumer(options)
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     offset = 0
     with closing(consumer):

@@ -80,7 +80,7 @@ def bytes_of_rows(urls: dict[str, str]) -> Iterator[str]:
     samples = list(islice(adult_samples(), ROWS))
     named = [{"samples": [sample]} for sample in samples]
     with_ids = [
-        {"samples": [sample | {"id": f"{place:032x}"}]} for place, sample in enumerate(samples)
+        {"samples": [sample | {"id": f"{index:032x}"}]} for index, sample in enumerate(samples)
     ]
     thousands = [{"samples": samples[first : first + 1000]} for first in range(0, ROWS, 1000)]
     for what, bodies in (

@@ -28,8 +28,8 @@ def against_liblinear() -> Row:
             warnings.simplefilter("ignore")
             return LinearSVC(C=C, loss="hinge", tol=tol, random_state=0).fit(x, batch.labels)
 
-    found = solved(batch)
-    reached, tol = found.primal * C * len(batch), 10.0
+    result = solved(batch)
+    reached, tol = result.primal * C * len(batch), 10.0
     while objective(peer(tol), x, batch) > reached:
         tol *= 0.7
     tight = solved(batch, 1e-4).dual * C * len(batch)
@@ -48,8 +48,8 @@ def against_liblinear() -> Row:
         figures["theirs"],
         smaller_is_better=True,
         notes=[
-            f"ours: {reached:.3f} after {found.epochs:g} iterations, proved to be within "
-            f"{100 * found.relative_gap:.2f} % of the optimum; LIBLINEAR: {theirs:.3f}; "
+            f"ours: {reached:.3f} after {result.epochs:g} iterations, proved to be within "
+            f"{100 * result.relative_gap:.2f} % of the optimum; LIBLINEAR: {theirs:.3f}; "
             f"no weights are below {tight:.3f}"
         ],
     )

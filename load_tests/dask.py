@@ -49,10 +49,10 @@ def measured(name: str, batch: Batch, loss: str) -> list[tuple[str, ...]]:
     for count in PARTITIONS:
         ends = [len(batch) * part // count for part in range(count + 1)]
         parts = [delayed(batch[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
-        found = fit(parts, tol=TOL, **options)
-        above = (found.primal - least) / least
-        size = f"{found.bytes_exchanged:,}"
-        line = (name, loss, f"{count}", f"{found.rounds}", size)
-        lines.append((*line, f"{found.relative_gap:.1e}", f"{above:.1e}"))
+        result = fit(parts, tol=TOL, **options)
+        above = (result.primal - least) / least
+        size = f"{result.bytes_exchanged:,}"
+        line = (name, loss, f"{count}", f"{result.rounds}", size)
+        lines.append((*line, f"{result.relative_gap:.1e}", f"{above:.1e}"))
         print(*lines[-1], flush=True)
     return lines

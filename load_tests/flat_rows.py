@@ -42,7 +42,7 @@ def events(with_time: bool) -> list[dict[str, Any]]:
     """Generated clicks: texts, numbers, booleans and, if wanted, times."""
     draw = random.Random(1)
     zips = [f"{draw.randrange(100_000):05d}" for _ in range(500)]
-    found = []
+    rows = []
     for row in range(EVENTS):
         event = {
             "clicked": draw.randrange(2),
@@ -59,21 +59,21 @@ def events(with_time: bool) -> list[dict[str, Any]]:
         if with_time:
             when = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=7 * row)
             event["at"] = when.strftime("%Y-%m-%dT%H:%M:%SZ")
-        found.append(event)
-    return found
+        rows.append(event)
+    return rows
 
 
-def as_lines(found: list[dict[str, Any]]) -> bytes:
-    return "\n".join(map(json.dumps, found)).encode()
+def as_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "\n".join(map(json.dumps, rows)).encode()
 
 
-def as_records(found: list[dict[str, Any]]) -> bytes:
-    lines = [",".join(found[0]), *(",".join(map(str, one.values())) for one in found)]
+def as_records(rows: list[dict[str, Any]]) -> bytes:
+    lines = [",".join(rows[0]), *(",".join(map(str, one.values())) for one in rows)]
     return "\n".join(lines).encode()
 
 
-def with_ids(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**event, "id": f"e{number:08d}"} for number, event in enumerate(found)]
+def with_ids(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**event, "id": f"e{number:08d}"} for number, event in enumerate(rows)]
 
 
 def explicit(event: dict[str, Any]) -> dict[str, Any]:
@@ -108,14 +108,14 @@ def reading() -> Iterator[Row]:
         "CSV": partial(us_a_row, columns, CSV, as_records(plain)),
         "CSV with a time and two crosses": partial(us_a_row, MORE, CSV, as_records(timed)),
     }
-    found = interleaved(sides)
-    for name, ours in found.items():
+    figures = interleaved(sides)
+    for name, ours in figures.items():
         if name.startswith("explicit"):
             continue
         peer = "explicit CSV" if name.startswith("CSV") else "explicit NDJSON"
         gate = None if "time" in name or "ids" in name else GATE
         what = f"reading flat rows of 9 features, {name}"
-        yield Row(what, "us CPU/row", ours, peer, found[peer], gate=gate, smaller_is_better=True)
+        yield Row(what, "us CPU/row", ours, peer, figures[peer], gate=gate, smaller_is_better=True)
 
 
 def learn_texts(body: bytes) -> float:
@@ -140,14 +140,14 @@ def peer_learns(texts: list[str], labels: list[int]) -> float:
 
 def learning() -> Iterator[Row]:
     """Texts of words and pairs of words, read and learned."""
-    given = list(made(TEXTS, 1))
-    texts, labels = [x["text"] for x, _ in given], [y for _, y in given]
+    samples = list(made(TEXTS, 1))
+    texts, labels = [x["text"] for x, _ in samples], [y for _, y in samples]
     body = as_lines([{"y": y, "text": text} for text, y in zip(texts, labels, strict=True)])
     with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         file = Path(folder) / "texts.vw"
         lines = [f"{1 if y else -1} | {text}" for text, y in zip(texts, labels, strict=True)]
         file.write_text("\n".join(lines))
-        found = interleaved(
+        figures = interleaved(
             {
                 "ours": partial(learn_texts, body),
                 "scikit-learn": partial(peer_learns, texts, labels),
@@ -156,8 +156,8 @@ def learning() -> Iterator[Row]:
         )
     what = "reading and learning texts, words and pairs, as NDJSON"
     peer = "HashingVectorizer + SGDClassifier.partial_fit of 1,000 rows"
-    yield Row(what, "rows/s", found["ours"], peer, found["scikit-learn"], gate=TEXT_GATE)
-    yield Row(what, "rows/s", found["ours"], "vw --ngram 2", found["vw"], gate=1.0)
+    yield Row(what, "rows/s", figures["ours"], peer, figures["scikit-learn"], gate=TEXT_GATE)
+    yield Row(what, "rows/s", figures["ours"], "vw --ngram 2", figures["vw"], gate=1.0)
 
 
 GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {"reading": reading, "texts": learning}

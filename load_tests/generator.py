@@ -79,7 +79,7 @@ def main() -> None:
         requests = list(map(post, targets, cycle(bodies)))
     os.sched_setaffinity(0, {order.core})
     urgency = be_urgent()
-    found = drive(
+    result = drive(
         order.url,
         requests,
         order.rate,
@@ -88,7 +88,7 @@ def main() -> None:
         order.may_refuse,
         None if order.probe is None else get(order.probe),
     )
-    sys.stdout.buffer.write(msgspec.json.encode(Done(urgency, found)))
+    sys.stdout.buffer.write(msgspec.json.encode(Done(urgency, result)))
 
 
 if __name__ == "__main__":

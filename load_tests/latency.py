@@ -77,14 +77,14 @@ def measured(name: str, side: Side, load: Load) -> list[str]:
     for _ in range(ROUNDS):
         for share in SHARES:
             runs[share].append(_driven(side, load, share * highest, SECONDS))
-    every = [warm, *(run for found in runs.values() for run in found)]
+    every = [warm, *(run for results in runs.values() for run in results)]
     assert side.check is not None
     wrong = side.void or side.check([seq for run in every for seq in run.acks])
-    for share, found in runs.items():
-        pooled = [ms for run in _standing(found) for ms in run.latencies_ms]
+    for share, results in runs.items():
+        pooled = [ms for run in _standing(results) for ms in run.latencies_ms]
         if pooled and not wrong:
             _curves[f"{name}, {share:.0%}"] = pooled
-    return [line_of(name, share, highest, found, wrong) for share, found in runs.items()]
+    return [line_of(name, share, highest, results, wrong) for share, results in runs.items()]
 
 
 def _driven(side: Side, load: Load, rate: float, seconds: float) -> Drive:

@@ -67,13 +67,13 @@ SLOW: Mapping[str, Mapping[str, Any]] = {
 
 def rows() -> list[Row]:
     many, few = adult(COPIES), adult()
-    found = []
+    table = []
     for name, spec in FAST.items():
-        found += against_peers(name, spec, many, gate=1.0, goal=2.0)
+        table += against_peers(name, spec, many, gate=1.0, goal=2.0)
     for name, spec in SLOW.items():
-        found += against_peers(name, spec, few[: 2 * SLICE_ROWS], gate=None, goal=None)
-    found += [against_width(name, spec) for name, spec in FAST.items()]
-    return found
+        table += against_peers(name, spec, few[: 2 * SLICE_ROWS], gate=None, goal=None)
+    table += [against_width(name, spec) for name, spec in FAST.items()]
+    return table
 
 
 def rate(spec: Mapping[str, Any], batch: Batch, dim: int) -> float:

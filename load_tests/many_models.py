@@ -259,11 +259,11 @@ async def fill(journal: Journal, model: str, made: tuple[bytes, bytes], parts: l
 def send(bodies: Path, side: Side, load: str, seconds: int) -> float:
     """p99 latency of a wrk run, in ms."""
     side.seed += 1
-    with counting(side, load) as found, tempfile.NamedTemporaryFile("r") as acks:
+    with counting(side, load) as result, tempfile.NamedTemporaryFile("r") as acks:
         command = [*pinned(GENERATOR_CORE), path_of_wrk(), "-t1", f"-c{CONNECTIONS}"]
         command += [f"-d{seconds}s", "--latency", "--timeout", "10s"]
         command += ["-s", str(Path(__file__).parent / "zipf.lua"), side.url]
-        given = {
+        options = {
             "BODIES": str(bodies),
             "MODEL": "m",
             "MODELS": str(side.models),
@@ -273,20 +273,20 @@ def send(bodies: Path, side: Side, load: str, seconds: int) -> float:
             "LD_LIBRARY_PATH": str(ROOT / ".cache/wrk/usr/lib/x86_64-linux-gnu"),
         }
         done = subprocess.run(
-            command, env={**os.environ, **given}, capture_output=True, text=True, check=True
+            command, env={**os.environ, **options}, capture_output=True, text=True, check=True
         )
-        found.acks = [(model, int(seq)) for model, seq in map(str.split, acks)]
+        result.acks = [(model, int(seq)) for model, seq in map(str.split, acks)]
         line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-        requests, micros, found.bad, p50, p99 = map(float, line.split()[1:])
-        found.requests, found.seconds = int(requests), micros / 1e6
-        found.p50_ms, found.p99_ms = p50 / 1000, p99 / 1000
-    return found.p99_ms
+        requests, micros, result.bad, p50, p99 = map(float, line.split()[1:])
+        result.requests, result.seconds = int(requests), micros / 1e6
+        result.p50_ms, result.p99_ms = p50 / 1000, p99 / 1000
+    return result.p99_ms
 
 
 def send_due(bodies: Path, side: Side, load: str, rate: float, seconds: int) -> float:
     """p99 latency of an open-loop run, in ms, counted from the due time."""
     side.seed += 1
-    with counting(side, load) as found, tempfile.NamedTemporaryFile("w+") as targets:
+    with counting(side, load) as result, tempfile.NamedTemporaryFile("w+") as targets:
         chosen = zipf(side.models, int(rate * seconds), side.seed)
         targets.write("".join(f"/models/m{n:05}/learn\n" for n in chosen))
         targets.flush()
@@ -295,12 +295,12 @@ def send_due(bodies: Path, side: Side, load: str, rate: float, seconds: int) -> 
             targets=Path(targets.name),
         )  # fmt: skip
         run = drive_apart(order).drive
-        found.acks = list(zip(run.models, run.acks, strict=True))
-        found.requests, found.seconds = len(run.latencies), float(seconds)
-        found.p50_ms, found.p99_ms = run.latency_ms(0.5), run.latency_ms(0.99)
+        result.acks = list(zip(run.models, run.acks, strict=True))
+        result.requests, result.seconds = len(run.latencies), float(seconds)
+        result.p50_ms, result.p99_ms = run.latency_ms(0.5), run.latency_ms(0.99)
         if run.slip_ms(0.99) > MAX_SLIP_MS:
             side.void = f"the generator was late by {run.slip_ms(0.99):.2f} ms"
-    return found.p99_ms
+    return result.p99_ms
 
 
 def zipf(models: int, count: int, seed: int) -> list[int]:
@@ -312,7 +312,7 @@ def zipf(models: int, count: int, seed: int) -> list[int]:
 
 
 @dataclass
-class Found:
+class RunResult:
     """Results of a generator."""
 
     acks: list[tuple[str, int]] = field(default_factory=list)
@@ -324,19 +324,19 @@ class Found:
 
 
 @contextmanager
-def counting(side: Side, load: str) -> Iterator[Found]:
+def counting(side: Side, load: str) -> Iterator[RunResult]:
     """Record a run with the server's counters. A failed request voids the run."""
-    found, before = Found(), scrape(side.url)
+    result, before = RunResult(), scrape(side.url)
     began_s = cpu_seconds(side.server)
-    yield found
+    yield result
     cpu_s = cpu_seconds(side.server) - began_s
     after = scrape(side.url)
-    for model, seq in found.acks:
+    for model, seq in result.acks:
         side.acks[model].append(seq)
-    if found.bad:
-        side.void = f"{found.bad:.0f} requests failed"
-    elif len(found.acks) < found.requests:
-        side.void = f"{found.requests - len(found.acks)} answers name no seq"
+    if result.bad:
+        side.void = f"{result.bad:.0f} requests failed"
+    elif len(result.acks) < result.requests:
+        side.void = f"{result.requests - len(result.acks)} answers name no seq"
     loads, load_s, evictions = (
         after[name] - before[name]
         for name in (
@@ -345,7 +345,7 @@ def counting(side: Side, load: str) -> Iterator[Found]:
             "dualstream_model_evictions_total",
         )
     )
-    seen = (found.requests, found.seconds, found.p50_ms, found.p99_ms)
+    seen = (result.requests, result.seconds, result.p50_ms, result.p99_ms)
     side.runs[load].append(Run(*seen, loads, load_s, evictions, cpu_s))
 
 

@@ -67,12 +67,14 @@ def learned(client: httpx.Client, model: str, x: Sequence[Any], y: Floats) -> Fl
 
 def refitted(client: httpx.Client, model: str, x: Sequence[Any], y: Floats) -> Floats:
     """Like `learned`; before each further year the refit of the days so far is applied."""
-    found = []
+    predictions = []
     for first in range(0, len(y), EVERY):
         if first:
             await_refit(client, model, first)
-        found.append(learned(client, model, x[first : first + EVERY], y[first : first + EVERY]))
-    return np.concatenate(found)
+        predictions.append(
+            learned(client, model, x[first : first + EVERY], y[first : first + EVERY])
+        )
+    return np.concatenate(predictions)
 
 
 def await_refit(client: httpx.Client, model: str, due: int) -> None:
@@ -104,10 +106,10 @@ def section() -> list[str]:
         "the day before": np.concatenate([[0.0], y[:-1]]),
         '`{"task": "regression"}`, columns by name and unscaled': beside,
     }
-    errors = {name: np.abs(found - y) for name, found in rows.items()}
+    errors = {name: np.abs(predictions - y) for name, predictions in rows.items()}
     lines = [
-        [name, f"{found.mean():.2f}", f"{found[-LAST:].mean():.2f}"]
-        for name, found in errors.items()
+        [name, f"{predictions.mean():.2f}", f"{predictions[-LAST:].mean():.2f}"]
+        for name, predictions in errors.items()
     ]
     value = {one["name"]: one["value"] for one in got["coefficients"]}
     sine, cosine = value["sine of the year"], value["cosine of the year"]

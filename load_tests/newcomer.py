@@ -104,8 +104,8 @@ def _watch(said: Queue[str | None]) -> Iterator[str]:
     lines: list[str] = []
     for line in iter(said.get, None):
         lines.append(line)
-        found = URL.search(line)
-        if found:
+        match = URL.search(line)
+        if match:
             break
     else:
         raise RuntimeError("the commands ended without a server:\n" + "".join(lines[-20:]))
@@ -116,7 +116,7 @@ def _watch(said: Queue[str | None]) -> Iterator[str]:
             args=["--no-sandbox", "--disable-gpu"],
         )
         page = browser.new_page()
-        page.goto(found.group())
+        page.goto(match.group())
         yield "the page at / is open"
         page.get_by_role("link", name="adult").first.click(timeout=1000 * PATIENCE_S)
         yield "the page of the model is open"

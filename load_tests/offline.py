@@ -56,26 +56,26 @@ def about() -> list[str]:
 
 
 def rows() -> list[Row]:
-    found = []
+    table = []
     for name, batch in data_sets().items():
         for peer in PEERS:
-            found += against_liblinear(name, batch, peer)
-        found += against_table_5(name, batch)
-    return found
+            table += against_liblinear(name, batch, peer)
+        table += against_table_5(name, batch)
+    return table
 
 
 def data_sets() -> dict[str, Batch]:
     """Available data sets: a9a comes with the demo, ijcnn1 is a file of DUALSTREAM_DATA."""
     from load_tests.kernel import adult
 
-    found = {"a9a": adult()}
+    batches = {"a9a": adult()}
     if os.environ.get("DUALSTREAM_DATA") and any(
         Path(os.environ["DUALSTREAM_DATA"]).glob("ijcnn1*")
     ):
         from load_tests.paper_tables.data import libsvm
 
-        found["ijcnn1"] = libsvm("ijcnn1", DATA["ijcnn1"])
-    return {name: b.with_labels(np.where(b.labels > 0, 1.0, -1.0)) for name, b in found.items()}
+        batches["ijcnn1"] = libsvm("ijcnn1", DATA["ijcnn1"])
+    return {name: b.with_labels(np.where(b.labels > 0, 1.0, -1.0)) for name, b in batches.items()}
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -106,11 +106,11 @@ def against_liblinear(name: str, batch: Batch, peer: str) -> list[Row]:
 
     model = fit()
     theirs = objective(batch, np.append(model.coef_[0], model.intercept_[0]), loss, rho)
-    asked = {"loss": loss, "rho": rho, "intercept": "penalized", "max_epochs": MAX_EPOCHS}
-    used = {method: tolerance(batch, method, theirs, asked) for method in METHODS}
-    found = {method: solve(batch, method, tol=tol, **asked) for method, tol in used.items()}
+    arguments = {"loss": loss, "rho": rho, "intercept": "penalized", "max_epochs": MAX_EPOCHS}
+    used = {method: tolerance(batch, method, theirs, arguments) for method in METHODS}
+    results = {method: solve(batch, method, tol=tol, **arguments) for method, tol in used.items()}
     sides = {
-        method: (lambda m=method: seconds(lambda: solve(batch, m, tol=used[m], **asked)))
+        method: (lambda m=method: seconds(lambda: solve(batch, m, tol=used[m], **arguments)))
         for method in used
     }
     figures = interleaved(sides | {"theirs": lambda: seconds(fit)})
@@ -125,18 +125,18 @@ def against_liblinear(name: str, batch: Batch, peer: str) -> list[Row]:
             goal=0.7,
             smaller_is_better=True,
             notes=[
-                f"objective {found[method].primal:.9g} (theirs {theirs:.9g}), gap "
-                f"{found[method].relative_gap:.1e} relative, {found[method].epochs:.0f} epochs"
+                f"objective {results[method].primal:.9g} (theirs {theirs:.9g}), gap "
+                f"{results[method].relative_gap:.1e} relative, {results[method].epochs:.0f} epochs"
             ],
         )
         for method in used
     ]
 
 
-def tolerance(batch: Batch, method: str, least: float, asked: dict[str, Any]) -> float:
+def tolerance(batch: Batch, method: str, least: float, options: dict[str, Any]) -> float:
     """A relative gap at which a run ends with an objective of `least` or below."""
     tol = 1e-2
-    while tol > 1e-10 and solve(batch, method, tol=tol, **asked).primal > least:
+    while tol > 1e-10 and solve(batch, method, tol=tol, **options).primal > least:
         tol *= 0.6
     return tol
 

@@ -125,12 +125,12 @@ def libsvm_report() -> str:
             theirs = hinge + 0.5 * rho * float(w @ w)
             lines.append(line(f"{name}, {len(some):,}", f"mcpa, hinge, {kernel}", ours, theirs))
     for name, (x, y, gamma, epsilon, c) in regressions().items():
-        found = solve_semiparametric(x, y, [constant()], gamma, epsilon, c, tol=1e-8)
+        result = solve_semiparametric(x, y, [constant()], gamma, epsilon, c, tol=1e-8)
         model = fitted(SVR(C=c, gamma=gamma, epsilon=epsilon, tol=1e-9), x, y)
         support, dual = x[model.support_], model.dual_coef_[0]
         norm = float(dual @ rbf_kernel(support, support, gamma=gamma) @ dual)
         off = np.maximum(0.0, np.abs(y - model.predict(x)) - epsilon).sum()
-        lines.append(line(f"{name}, {len(y):,}", "ipm, SVR, rbf", found, 0.5 * norm + c * off))
+        lines.append(line(f"{name}, {len(y):,}", "ipm, SVR, rbf", result, 0.5 * norm + c * off))
     return table(("rows", "method, loss", *HEADS), lines)
 
 

@@ -91,18 +91,21 @@ def drive(
 
     Raises RuntimeError for an unexpected refusal, or if no answer comes for GIVE_UP_S.
     """
-    with _connected(url, connections + (probe is not None)) as (held, epoll), _no_collections():
-        probing = _Probing(held, probe) if probe is not None else None
+    with (
+        _connected(url, connections + (probe is not None)) as (connected, epoll),
+        _no_collections(),
+    ):
+        probing = _Probing(connected, probe) if probe is not None else None
         total = int(rate * seconds)
-        return _Driving(requests, rate, total, held, epoll, may_refuse, probing).run()
+        return _Driving(requests, rate, total, connected, epoll, may_refuse, probing).run()
 
 
 class _Probing:
     """Sends one request every PROBE_S on the last connection; late ones are left out."""
 
-    def __init__(self, held: dict[int, _Connection], request: bytes) -> None:
-        self.descriptor = next(reversed(held))
-        self._connection = held[self.descriptor]
+    def __init__(self, connections: dict[int, _Connection], request: bytes) -> None:
+        self.descriptor = next(reversed(connections))
+        self._connection = connections[self.descriptor]
         self._request = request
         self._is_asked = False
         self.due = time.perf_counter() + PROBE_S
@@ -130,17 +133,17 @@ class _Driving:
         requests: Sequence[bytes],
         rate: float,
         total: int,
-        held: dict[int, _Connection],
+        connections: dict[int, _Connection],
         epoll: select.epoll,
         may_refuse: bool,
         probing: _Probing | None,
     ) -> None:
         self._may_refuse = may_refuse
         self._requests, self._rate, self._total = requests, rate, total
-        self._held, self._epoll = held, epoll
+        self._held, self._epoll = connections, epoll
         self._probing = probing
         probed = None if probing is None else probing.descriptor
-        self._idle = deque(made for descriptor, made in held.items() if descriptor != probed)
+        self._idle = deque(made for descriptor, made in connections.items() if descriptor != probed)
         self._sent = 0
         self._drive = Drive()
         self._begins = self._due = time.perf_counter() + 0.05
@@ -196,17 +199,17 @@ class _Driving:
 @contextmanager
 def _connected(url: str, count: int) -> Iterator[tuple[dict[int, _Connection], select.epoll]]:
     host, port = url.removeprefix("http://").split(":")
-    held: dict[int, _Connection] = {}
+    connections: dict[int, _Connection] = {}
     with select.epoll() as epoll:
         try:
             for _ in range(count):
                 made = socket.create_connection((host, int(port)))
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                held[made.fileno()] = _Connection(made)
+                connections[made.fileno()] = _Connection(made)
                 epoll.register(made, select.EPOLLIN)
-            yield held, epoll
+            yield connections, epoll
         finally:
-            for connection in held.values():
+            for connection in connections.values():
                 connection.socket.close()
 
 

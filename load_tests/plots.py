@@ -25,13 +25,13 @@ def ratios(rows: Sequence[Row], name: str, title: str) -> str:
     """
     rows = [row for row in rows if not row.smaller_is_better]
     figure, axes = plt.subplots(figsize=(10.0, 1.0 + 0.45 * len(rows)))
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         low, high = row.ratio - min(row.ratios), max(row.ratios) - row.ratio
-        axes.barh(place, row.ratio, height=0.6, color=_COLOURS.get(row.outcome, "lightgrey"))
-        axes.errorbar(row.ratio, place, xerr=[[low], [high]], color="black", lw=1.0, capsize=2)
+        axes.barh(index, row.ratio, height=0.6, color=_COLOURS.get(row.outcome, "lightgrey"))
+        axes.errorbar(row.ratio, index, xerr=[[low], [high]], color="black", lw=1.0, capsize=2)
         for mark, style in ((row.gate, "-"), (row.goal, ":")):
             if mark is not None:
-                axes.vlines(mark, place - 0.42, place + 0.42, color="black", ls=style, lw=1.8)
+                axes.vlines(mark, index - 0.42, index + 0.42, color="black", ls=style, lw=1.8)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}x")
     axes.xaxis.set_minor_formatter("")
@@ -64,7 +64,7 @@ def quantiles(curves: Mapping[str, Sequence[float]], name: str, title: str) -> s
 
 def _saved(figure: Figure, name: str) -> str:
     PLOTS.mkdir(exist_ok=True)
-    place = PLOTS / f"{name}.png"
-    figure.savefig(place, dpi=110, bbox_inches="tight", metadata={"Software": None})
+    path = PLOTS / f"{name}.png"
+    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
     plt.close(figure)
     return f"![{name}]({PLOTS.name}/{name}.png)"

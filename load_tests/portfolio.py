@@ -168,8 +168,8 @@ def named_json(line: bytes) -> str:
 
 def http_rows() -> list[Row]:
     lines = adult_lines()
-    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as place, ExitStack() as stack:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as directory, ExitStack() as stack:
+        folder = Path(directory)
         for name, body_of in (("indexed", as_json), ("named", named_json)):
             (folder / name).write_text("\n".join(map(body_of, lines[:BODIES])) + "\n")
         redis = stack.enter_context(running_redis(appendfsync="everysec"))
@@ -246,9 +246,9 @@ def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
 
     def ours() -> float:
         create(url, "bulk", BULK)
-        found = BULK_ROWS * send(what, side)
+        row_seconds = BULK_ROWS * send(what, side)
         httpx.delete(f"{url}/models/bulk", timeout=60).raise_for_status()
-        return found
+        return row_seconds
 
     def theirs() -> float:
         with on_core(SERVER_CORE):
@@ -323,7 +323,7 @@ KINDS = {
 
 def portfolio_of(*members: Member) -> dict[str, Any]:
     """A portfolio of the members, renamed so that a member can occur more than once."""
-    named = [{**member, "name": f"m{place}"} for place, member in enumerate(members)]
+    named = [{**member, "name": f"m{index}"} for index, member in enumerate(members)]
     return {"algorithm": "portfolio", "members": named}
 
 
@@ -361,7 +361,7 @@ def ns_a_row(seconds: float, batch: Batch) -> float:
 
 def with_differences(figures: Mapping[str, Sequence[float]]) -> list[tuple[str, float]]:
     """The minima, with the cost of one more member of each kind."""
-    least = {name: min(found) for name, found in figures.items()}
+    least = {name: min(times) for name, times in figures.items()}
     table = [(name, figure) for name, figure in least.items() if not name.startswith("five ")]
     more = {kind: (least[f"five {kind}"] - least[f"one {kind} alone"]) / 4.0 for kind in KINDS}
     shared = least["one dual_ascent alone"] - more["dual_ascent"]
@@ -422,4 +422,4 @@ def one_by_one(batch: Batch) -> list[tuple[str, float]]:
         "parsing a JSON body, indexed features": parsing("indexed", as_json),
         "parsing a JSON body, named features": parsing("named", named_json),
     }
-    return [(name, min(found)) for name, found in interleaved(parts).items()]
+    return [(name, min(times)) for name, times in interleaved(parts).items()]

@@ -46,7 +46,7 @@ NEVER_ENDS = {"tol": 1e-12, "max_epochs": 1_000_000}
 
 
 def rows() -> list[Row]:
-    found: list[Row] = []
+    table: list[Row] = []
     lines = adult_lines()
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder:
         bodies = Path(folder) / "bodies"
@@ -59,8 +59,8 @@ def rows() -> list[Row]:
                     os.sched_setaffinity(redis.pid, {int(SERVER_CORE)})
                     url = redis.url
                 sides = stack.enter_context(serving(url, name.split()[1], MODELS))
-                found += measured(name, url, sides, Load(bodies), lines)
-    return found
+                table += measured(name, url, sides, Load(bodies), lines)
+    return table
 
 
 def measured(
@@ -96,11 +96,11 @@ def measured(
     wrong = " ".join(filter(None, (asyncio.run(lost(store, model)) for model in MODELS)))
     slip = max(one.slip_ms(0.99) for one in (*alone, *beside, *often))
     late = "the generator was late" if slip > MAX_SLIP_MS else ""
-    given = f"{SHARE:.0%} of {highest:,.0f} requests/s, {name}"
+    load_text = f"{SHARE:.0%} of {highest:,.0f} requests/s, {name}"
 
     def row(what: str, runs: list[Drive], notes: list[str]) -> Row:
         return Row(
-            f"p99 of learn, {given}, {what}",
+            f"p99 of learn, {load_text}, {what}",
             "ms",
             [one.latency_ms(0.99) for one in runs],
             "no refit",
@@ -145,8 +145,8 @@ async def lost(store: str, model: str) -> str:
         entries = await journal.read(model, record.incarnation, 0)
         while entries:
             # The server still runs, and may apply a refit after the state was computed.
-            known = [entry for entry in entries if entry.seq <= replica.seq]
-            controls += sum(entry.body[1] & 1 for entry in known)
+            applied = [entry for entry in entries if entry.seq <= replica.seq]
+            controls += sum(entry.body[1] & 1 for entry in applied)
             entries = await journal.read(model, record.incarnation, entries[-1].seq)
         rows = replica.seq - controls
         learned = replica.learner.samples

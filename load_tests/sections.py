@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 def with_section(document: str, title: str, lines: Sequence[str]) -> str:
     """The document with this section in place of the old one, or else at the end."""
-    before, found, rest = document.partition(f"\n## {title}\n")
-    _, heading, after = rest.partition("\n## ") if found else ("", "", "")
+    before, separator, rest = document.partition(f"\n## {title}\n")
+    _, heading, after = rest.partition("\n## ") if separator else ("", "", "")
     text = "\n".join(["", f"## {title}", "", *lines, ""])
     return before.rstrip("\n") + "\n" + text + heading + after
 

@@ -54,21 +54,21 @@ class Soak:
 def soaked(side: Side, minutes: float) -> Soak:
     """Load for so long."""
     lines = adult_lines()
-    requests = [request_of(place, line) for place, line in enumerate(lines[:5000])]
+    requests = [request_of(index, line) for index, line in enumerate(lines[:5000])]
     body = b"\n".join(lines * BODY_COPIES) + b"\n"
-    found, ends = Soak(), time.monotonic() + 60.0 * minutes
+    soak, ends = Soak(), time.monotonic() + 60.0 * minutes
     while time.monotonic() < ends:
         run = drive(side.url, requests, RATE, PERIOD_S, CONNECTIONS)
         done = upload(side.url, side.target, "text/x-libsvm", [body])
-        found.spans += [*((seq, 1) for seq in run.acks), *done.spans]
-        found.requests += len(run.latencies) + 1
-        found.resident.append(resident_bytes(side.server))
-        print(f"{found.requests:,} requests, {found.resident[-1] / 1e6:.1f} MB", flush=True)
-    return found
+        soak.spans += [*((seq, 1) for seq in run.acks), *done.spans]
+        soak.requests += len(run.latencies) + 1
+        soak.resident.append(resident_bytes(side.server))
+        print(f"{soak.requests:,} requests, {soak.resident[-1] / 1e6:.1f} MB", flush=True)
+    return soak
 
 
-def request_of(place: int, line: bytes) -> bytes:
-    target = "predict" if place % PREDICT_EVERY == 0 else "learn"
+def request_of(index: int, line: bytes) -> bytes:
+    target = "predict" if index % PREDICT_EVERY == 0 else "learn"
     return post(f"/models/bench/{target}", as_json(line).encode())
 
 
@@ -79,24 +79,24 @@ def resident_bytes(pid: int) -> int:
     raise RuntimeError(f"process {pid} does not tell its resident memory")
 
 
-def got(found: Soak, minutes: float, wrong: str) -> list[str]:
-    is_flat = found.spread <= MAX_GROWTH
-    shown = [found.resident[0], found.settled[0], max(found.settled), found.resident[-1]]
+def got(soak: Soak, minutes: float, wrong: str) -> list[str]:
+    is_flat = soak.spread <= MAX_GROWTH
+    shown = [soak.resident[0], soak.settled[0], max(soak.settled), soak.resident[-1]]
     after, settled, most, last = (f"{size / 1e6:.1f}" for size in shown)
     outcome = wrong and f"void: {wrong}" or ("gate met" if is_flat else "gate MISSED")
-    rows = sum(count for _, count in found.spans)
+    rows = sum(count for _, count in soak.spans)
     return [
         f"`make soak SOAK_MINUTES={minutes:g}` on {datetime.now(UTC):%Y-%m-%d}; {machine()}.",
         "",
         f"{minutes:g} minutes on SQLite `normal`, one worker: {RATE:,} single samples of JSON a "
         f"second over {CONNECTIONS} connections, one in {PREDICT_EVERY} a predict, and every "
-        f"{PERIOD_S:g} s Adult as one body of LIBSVM text: {found.requests:,} requests, {rows:,} "
+        f"{PERIOD_S:g} s Adult as one body of LIBSVM text: {soak.requests:,} requests, {rows:,} "
         "rows learned. The history is checked afterwards.",
         "",
         "| after the first period | after a fifth of the time | maximum from then on | at the end "
         "| minimum to maximum from then on | gate | outcome |",
         "|---|---|---|---|---|---|---|",
-        f"| {after} MB | {settled} MB | {most} MB | {last} MB | {found.spread:.1%} | "
+        f"| {after} MB | {settled} MB | {most} MB | {last} MB | {soak.spread:.1%} | "
         f"{MAX_GROWTH:.0%} | {outcome} |",
     ]
 
@@ -108,12 +108,12 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="dualstream-soak-") as folder:
         url = f"sqlite:///{folder}/soak.db"
         with ours(url, "normal") as side:
-            found = soaked(side, minutes)
-        wrong = asyncio.run(check_spans(url, "bench", found.spans))
-    lines = got(found, minutes, wrong)
+            soak = soaked(side, minutes)
+        wrong = asyncio.run(check_spans(url, "bench", soak.spans))
+    lines = got(soak, minutes, wrong)
     RESULTS.write_text(with_section(RESULTS.read_text(), TITLE, lines))
     print("\n".join(lines))
-    return 0 if not wrong and found.spread <= MAX_GROWTH else 1
+    return 0 if not wrong and soak.spread <= MAX_GROWTH else 1
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ class Pulse:
 
     def longest(self) -> float:
         """Stop, and return the longest wait in seconds."""
-        found, _ = self._process.communicate("\n")
-        return float(found)
+        output, _ = self._process.communicate("\n")
+        return float(output)
 
 
 def pulse(url: str) -> None:
@@ -108,11 +108,11 @@ class Measured:
         """As `during`, without waiting."""
         pid = self.server.process.pid
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is now the present size
-        held = resident(pid, "VmRSS")
+        idle_bytes = resident(pid, "VmRSS")
         asking = Pulse(self.server.url)
         work()
         time.sleep(AFTER_S)
-        return Figures(asking.longest(), idle, resident(pid, "VmHWM") - held)
+        return Figures(asking.longest(), idle, resident(pid, "VmHWM") - idle_bytes)
 
     def add(self, what: str, before: str, rounds: list[Figures]) -> None:
         """Add the medians of some rounds to the table."""
@@ -142,12 +142,12 @@ class Measured:
         self, what: str, before: str, spec: Mapping[str, Any], rows: list[dict[str, Any]]
     ) -> None:
         """Measure learning these rows by a new model, and leave the model `m` of the last round."""
-        found, body = [], json.dumps({"samples": rows}).encode()
+        waits, body = [], json.dumps({"samples": rows}).encode()
         for _ in range(FEW_ROUNDS):
             self.client.delete("/models/m")
             self.create("m", spec)
-            found.append(self.during(lambda: self.learn("m", body, len(rows))))
-        self.add(what, before, found)
+            waits.append(self.during(lambda: self.learn("m", body, len(rows))))
+        self.add(what, before, waits)
 
     def view(self, what: str, before: str, method: str, path: str, body: Any = None) -> None:
         """Measure one request."""
@@ -198,12 +198,12 @@ def measure_classes(on: Measured) -> None:
 def measure_loads(on: Measured) -> None:
     """Loads of the model `m` while the server starts: its whole journal is learned again."""
     on.wait_for_load()
-    found = []
+    figures = []
     for _ in range(FEW_ROUNDS):
         on.kill()
         on.start()
-        found.append(on.now_during(on.wait_for_load))
-    on.add(f"restart with {CLASSES} classes in the journal", "23.8 s", found)
+        figures.append(on.now_during(on.wait_for_load))
+    on.add(f"restart with {CLASSES} classes in the journal", "23.8 s", figures)
 
 
 def measure_widths(on: Measured) -> None:

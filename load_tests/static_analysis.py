@@ -30,7 +30,7 @@ def main() -> bool:
     command = [sys.executable, "-m", "bandit", "-q", "-f", "json", "-r", *FOLDERS]
     got = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
     lines = Counter[str]()
-    found: list[str] = []
+    findings: list[str] = []
     for one in got["results"]:
         text = Path(one["filename"]).read_text().splitlines()
         within = text[min(one["line_range"]) - 1 : max(one["line_range"])]
@@ -40,7 +40,7 @@ def main() -> bool:
             lines["named"] += 1
         else:
             what = f"{one['test_id']} {one['issue_text']}"
-            found.append(f"{one['filename']}:{one['line_number']}: {what}")
+            findings.append(f"{one['filename']}:{one['line_number']}: {what}")
     clean = ["ruff", "check", "-q", "--select", "S", "--ignore", "S101", *FOLDERS]
     ruff = subprocess.run([sys.executable, "-m", *clean])
     record(
@@ -49,14 +49,14 @@ def main() -> bool:
             f"ruff's security rules (`S`, taken from bandit) over {', '.join(FOLDERS)}:"
             f" {'clean' if ruff.returncode == 0 else '**NOT CLEAN**'}; part of `make lint`.",
             f"bandit itself: {len(got['results'])} places, of which {lines['named']} are marked"
-            f" in their line with a reason; {len(found)} are left.",
+            f" in their line with a reason; {len(findings)} are left.",
             "",
             *(f"- {name}, {lines[name]}: {why}." for name, why in KNOWN.items() if lines[name]),
-            *(f"- {one}" for one in found),
+            *(f"- {one}" for one in findings),
         ],
     )
-    sys.stdout.write("\n".join([f"{len(found)} findings", *found]) + "\n")
-    return not found and ruff.returncode == 0
+    sys.stdout.write("\n".join([f"{len(findings)} findings", *findings]) + "\n")
+    return not findings and ruff.returncode == 0
 
 
 if __name__ == "__main__":

@@ -64,11 +64,11 @@ def rows() -> Iterator[Row]:
                 sides[NDJSON] = partial(learned, lines)
             learned(path)  # loads the kernels
             spent.clear()
-            found = interleaved(sides, FEW_ROUNDS)
+            figures = interleaved(sides, FEW_ROUNDS)
             notes = [f"CPU a row, the least: {side} {min(us):.2f} us" for side, us in spent.items()]
             what = f"`client.learn_file`, Parquet, {len(table):,} rows of {WHAT[name]}, SQLite"
-            ours = found.pop("Parquet")
-            for peer, theirs in found.items():
+            ours = figures.pop("Parquet")
+            for peer, theirs in figures.items():
                 yield Row(what, "rows/s", ours, peer, theirs, gate=1.0, notes=notes)
                 notes = []
 
@@ -84,7 +84,7 @@ def numbers() -> pa.Table:
     x = rng.standard_normal((NUMBERS, COLUMNS))
     noise = rng.standard_normal(NUMBERS)
     y = np.where(x @ rng.standard_normal(COLUMNS) + noise > 0, 1, 0)
-    columns = {str(place + 1): x[:, place] for place in range(COLUMNS)}
+    columns = {str(index + 1): x[:, index] for index in range(COLUMNS)}
     return pa.table({**columns, "y": y})
 
 

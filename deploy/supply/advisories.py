@@ -24,11 +24,11 @@ def why_not(index: str, client: httpx.Client) -> str | None:
         answer = client.request(method, address, json=ASKED if method == "POST" else None)
         if answer.status_code != httpx.codes.OK:
             return f"answers {answer.status_code}"
-        found = answer.json()
+        document = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         return str(error)
-    known = found.get("vulns" if index == "osv" else "vulnerabilities")
-    return None if known else "knows of no advisories"
+    advisories = document.get("vulns" if index == "osv" else "vulnerabilities")
+    return None if advisories else "knows of no advisories"
 
 
 def main() -> int:

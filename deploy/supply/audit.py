@@ -23,18 +23,18 @@ def outcome(report: dict[str, Any]) -> tuple[list[str], int]:
             continue
         audited += 1
         wrong += [
-            f"{one['name']} {one['version']}: {known['id']}, fixed in "
-            f"{', '.join(known['fix_versions']) or 'no version'}"
-            for known in one["vulns"]
+            f"{one['name']} {one['version']}: {advisory['id']}, fixed in "
+            f"{', '.join(advisory['fix_versions']) or 'no version'}"
+            for advisory in one["vulns"]
         ]
     return wrong, audited
 
 
 def main(index: str) -> int:
-    asked = [sys.executable, "-m", "pip_audit", "--vulnerability-service", index]
-    asked += ["--requirement", str(ROOT / "constraints.txt"), "--no-deps", "--disable-pip"]
-    asked += ["--format", "json", "--progress-spinner", "off"]
-    done = subprocess.run(asked, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
+    command = [sys.executable, "-m", "pip_audit", "--vulnerability-service", index]
+    command += ["--requirement", str(ROOT / "constraints.txt"), "--no-deps", "--disable-pip"]
+    command += ["--format", "json", "--progress-spinner", "off"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - no shell
     if not done.stdout:
         return done.returncode or 1
     wrong, audited = outcome(json.loads(done.stdout))

@@ -17,10 +17,10 @@ IMAGE = {"python_version": "3.11", "python_full_version": "3.11.14", "sys_platfo
 def requirements(extra: str | None = None) -> list[Requirement]:
     """Requirements of pyproject.toml: its dependencies, and those of an extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = list(project["dependencies"])
+    texts = list(project["dependencies"])
     if extra is not None:
-        found += project["optional-dependencies"][extra]
-    return [Requirement(text) for text in found]
+        texts += project["optional-dependencies"][extra]
+    return [Requirement(text) for text in texts]
 
 
 def extras() -> list[str]:
@@ -36,7 +36,7 @@ def pins() -> dict[str, str]:
 
 def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | None]:
     """Transitive dependencies by canonical name; None for one that is not installed here."""
-    found: dict[str, metadata.Distribution | None] = {}
+    distributions: dict[str, metadata.Distribution | None] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(one, "") for one in wanted]
     while waiting:
@@ -45,17 +45,19 @@ def reached(wanted: Iterable[Requirement]) -> dict[str, metadata.Distribution | 
             continue
         name = canonicalize_name(requirement.name)
         try:
-            found[name] = metadata.distribution(name)
+            distributions[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
+            distributions[name] = None
             continue
         for extra in ("", *requirement.extras):
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                waiting += [(Requirement(text), extra) for text in found[name].requires or ()]
+                waiting += [
+                    (Requirement(text), extra) for text in distributions[name].requires or ()
+                ]
     # An extra that includes another one of this project requires the project itself.
-    found.pop("dualstream", None)
-    return found
+    distributions.pop("dualstream", None)
+    return distributions
 
 
 def licence(distribution: metadata.Distribution) -> str:

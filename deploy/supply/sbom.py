@@ -19,10 +19,10 @@ from deploy.supply.vendored import vendored
 
 def bill(python: str) -> str:
     """Text of the bill. Raises ValueError if it violates the schema."""
-    asked = [sys.executable, "-m", "cyclonedx_py", "environment", python]
-    asked += ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "application"]
-    asked += ["--output-reproducible", "--spec-version", "1.6"]
-    done = subprocess.run(asked, stdout=subprocess.PIPE, check=True)  # noqa: S603
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", python]
+    command += ["--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "application"]
+    command += ["--output-reproducible", "--spec-version", "1.6"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603
     document = json.loads(done.stdout)
     for one in vendored():
         reference = f"pkg:npm/{one.name}@{one.version}"

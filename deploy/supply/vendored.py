@@ -27,7 +27,7 @@ def vendored() -> list[Vendored]:
 
 def _read(folder: Path) -> Vendored:
     said = (folder / "VERSION").read_text()
-    found = re.match(r"(\S+) (\S+), (https://\S+), (\S+)", said)
-    if found is None:
+    match = re.match(r"(\S+) (\S+), (https://\S+), (\S+)", said)
+    if match is None:
         raise ValueError(f"{folder}/VERSION must say: NAME VERSION, ADDRESS, LICENCE")
-    return Vendored(*found.groups(), folder)
+    return Vendored(*match.groups(), folder)

@@ -27,9 +27,9 @@ def rows(*only: str) -> Iterator[Row]:
         yield from GROUPS[name]()
 
 
-def draw(found: Sequence[Row]) -> str:
+def draw(rows: Sequence[Row]) -> str:
     """Plot the ratios of all rows."""
-    return ratios(found, "ingest", "Ours to what users would take instead")
+    return ratios(rows, "ingest", "Ours to what users would take instead")
 
 
 def about() -> list[str]:

@@ -71,13 +71,13 @@ def record_batches(rows: int = ROWS) -> list[pa.RecordBatch]:
     """Standard normal columns, and labels that agree with a hyperplane in nine of ten rows."""
     rng = np.random.default_rng(0)
     plane = rng.standard_normal(COLUMNS)
-    found = []
+    batches = []
     for _ in range(0, rows, BATCH_ROWS):
         x = rng.standard_normal((BATCH_ROWS, COLUMNS))
         y = np.sign(x @ plane) * rng.choice([1.0, -1.0], BATCH_ROWS, p=[0.9, 0.1])
-        columns = {str(place + 1): x[:, place].copy() for place in range(COLUMNS)}
-        found.append(pa.record_batch({**columns, "y": y}))
-    return found
+        columns = {str(index + 1): x[:, index].copy() for index in range(COLUMNS)}
+        batches.append(pa.record_batch({**columns, "y": y}))
+    return batches
 
 
 def stream(batches: Sequence[pa.RecordBatch]) -> bytes:

@@ -118,13 +118,13 @@ def targets(kind: str, most_loss: float, core: str | None = None) -> Iterator[di
             "Redis everysec": (redis.url, "everysec", redis.pid),
             "SQLite normal": (f"sqlite:///{folder}/bench.db", "normal", None),
         }
-        found = {}
+        loaders = {}
         for name, (url, durability, pid) in stores.items():
             # Load the family's kernels before the first round.
             sides = stack.enter_context(serving(url, durability, {"warm": SPECS[kind]}, core))
             side = sides["warm"]
-            found[name] = Target(side.url, url, side.server, pid, most_loss, kind)
-        yield found
+            loaders[name] = Target(side.url, url, side.server, pid, most_loss, kind)
+        yield loaders
 
 
 def in_memory() -> str | None:
@@ -139,11 +139,11 @@ def libsvm_rows() -> list[Row]:
     gates = {"Redis everysec": (1.5, 2.0), "SQLite normal": (1.2, 1.5)}
     what = f"durable learn of a9a x {COPIES} as LIBSVM text"
     rows, sides = _against_vw("libsvm", what, lines, theirs, gates)
-    held = max(side.journal_bytes for side in sides)
+    stored_bytes = max(side.journal_bytes for side in sides)
     size = Row(
         "journal bytes of a row of a9a, uploaded as LIBSVM text",
         "B",
-        [held],
+        [stored_bytes],
         "the most it may be",
         [MAX_JOURNAL_BYTES],
         gate=1.0,

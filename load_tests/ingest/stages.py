@@ -244,9 +244,9 @@ async def _append(url: str, spec: dict[str, Any], parts: list[Part], repeats: in
         record, _ = await journal.create("stages", canonical(spec), canonical(spec))
         count, began = sum(part.count for part in parts), time.process_time()
         for done in range(repeats):
-            known = done * count
+            position = done * count
             await journal.append(
-                AppendRequest("stages", record.incarnation, OURS.make(), known, parts)
+                AppendRequest("stages", record.incarnation, OURS.make(), position, parts)
             )
         spent = (time.process_time() - began) / repeats
         await journal.delete("stages")

@@ -36,7 +36,7 @@ def _run(file: Path, options: Sequence[str]) -> tuple[float, str]:
 
 
 def _figure(name: str, said: str) -> str:
-    found = re.search(rf"^{name} = (\S+)$", said, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{name} = (\S+)$", said, re.MULTILINE)
+    if match is None:
         raise RuntimeError(f"Vowpal Wabbit does not print its {name}: {said}")
-    return found[1]
+    return match[1]

@@ -176,12 +176,12 @@ def main() -> None:
         print(f"{name}: {section.counts} ({took:.0f} s)", flush=True)
         sections.append((section, took))
     if sys.argv[1:]:
-        place = DOCS / "internals/papers.md"
-        text = place.read_text()
+        page = DOCS / "internals/papers.md"
+        text = page.read_text()
         for section, took in sections:
             print(section.body)
             text = with_table(text, section, took)
-        place.write_text(text)
+        page.write_text(text)
         return
     head = HEAD.format(
         identity=solvers.numeric_identity(),
@@ -219,10 +219,10 @@ def _anchor(title: str) -> str:
 def with_table(text: str, section: Section, took: float) -> str:
     """The page with this section, and its line in the summary, replaced."""
     before, _, rest = text.partition("\n## ")
-    place = re.compile(rf"\[[^]|]*\]\(#{re.escape(_anchor(section.title))}\) \| \d+ \|")
-    if not place.search(before):
+    pattern = re.compile(rf"\[[^]|]*\]\(#{re.escape(_anchor(section.title))}\) \| \d+ \|")
+    if not pattern.search(before):
         raise SystemExit(f"{section.title} is not on the page: run all tables")
-    before = place.sub(lambda _: _outcome(section, took), before)
+    before = pattern.sub(lambda _: _outcome(section, took), before)
     tables = with_section("\n## " + rest, section.title, section.body.rstrip("\n").split("\n"))
     return before.rstrip("\n") + "\n" + tables
 

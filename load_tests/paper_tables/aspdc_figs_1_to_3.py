@@ -68,9 +68,9 @@ def run() -> Section:
         if (curve := follow(batch, label, rho)) is not None
     }
     for name, batch in sets.items():
-        found = follow(batch, "SVRG", 1e-6)
-        assert found is not None
-        curves[name, 1e-6, "SVRG"] = found
+        result = follow(batch, "SVRG", 1e-6)
+        assert result is not None
+        curves[name, 1e-6, "SVRG"] = result
     claims = check(curves, list(sets))
     body = "\n".join(
         (
@@ -109,8 +109,8 @@ def follow(batch: Batch, label: str, rho: float) -> Curve | None:
 
 def first_at(curve: Curve, gap: float) -> int | None:
     """The epoch after which the gap is first at most this one."""
-    found = np.flatnonzero(curve[:, 1] <= gap)
-    return int(found[0]) + 1 if len(found) else None
+    passes = np.flatnonzero(curve[:, 1] <= gap)
+    return int(passes[0]) + 1 if len(passes) else None
 
 
 def steps_of(curve: Curve) -> str:
@@ -136,17 +136,17 @@ def pass_of(curve: Curve) -> float:
 
 def check(curves: Curves, sets: list[str]) -> list[Claim]:
     """Each claim of the paper, our result, and whether the claim holds."""
-    found = []
+    claims = []
     for name in sets:
-        found += of_large_lambda(curves, name)
-        found += [
+        claims += of_large_lambda(curves, name)
+        claims += [
             of_epochs(curves, name, rho, rival, gap)
             for rho in SMALL
             for rival in ("SPDC", "ASDCA")
             for gap in (1e-4, 1e-6)
         ]
-        found += of_svrg_and_passes(curves, name)
-    return found
+        claims += of_svrg_and_passes(curves, name)
+    return claims
 
 
 def of_large_lambda(curves: Curves, name: str) -> list[Claim]:
@@ -200,23 +200,23 @@ def plot(curves: Curves, sets: list[str]) -> str:
     for axis in ("epochs", "seconds"):
         figure, axes = plt.subplots(2, len(shown), figsize=(3.4 * len(shown), 6), sharey=True)
         for line, name in zip(axes, sets, strict=True):
-            for place, rho in zip(line, shown, strict=True):
+            for panel, rho in zip(line, shown, strict=True):
                 for label in METHODS:
                     if (name, rho, label) not in curves:
                         continue
                     curve = curves[name, rho, label]
                     x = np.arange(1, len(curve) + 1) if axis == "epochs" else curve[:, 0]
-                    place.semilogy(x, curve[:, 1], label=label, color=colours[label], lw=1.2)
-                place.set_title(f"{name}, λ = {rho:g}")
-                place.set_ylim(1e-9, 2)
-                place.grid(alpha=0.3)
-        for place in axes[-1]:
-            place.set_xlabel("epochs" if axis == "epochs" else "CPU seconds")
+                    panel.semilogy(x, curve[:, 1], label=label, color=colours[label], lw=1.2)
+                panel.set_title(f"{name}, λ = {rho:g}")
+                panel.set_ylim(1e-9, 2)
+                panel.grid(alpha=0.3)
+        for panel in axes[-1]:
+            panel.set_xlabel("epochs" if axis == "epochs" else "CPU seconds")
         for line in axes:
             line[0].set_ylabel("gap")
         handles = {}
-        for place in axes.ravel():
-            handles |= dict(zip(*place.get_legend_handles_labels()[::-1], strict=True))
+        for panel in axes.ravel():
+            handles |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
         figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=len(handles))
         figure.tight_layout(rect=(0, 0.06, 1, 1))
         out.append(save(figure, f"aspdc_{axis}"))

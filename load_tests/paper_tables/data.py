@@ -14,10 +14,10 @@ from dualstream.solvers.jit import Floats
 
 def folder() -> Path:
     """The folder of the data sets. Exits with a hint if DUALSTREAM_DATA is not set."""
-    place = os.environ.get("DUALSTREAM_DATA")
-    if not place:
+    path = os.environ.get("DUALSTREAM_DATA")
+    if not path:
         raise SystemExit("set DUALSTREAM_DATA to the folder that holds the data sets")
-    return Path(place)
+    return Path(path)
 
 
 def libsvm(name: str, dim: int) -> Batch:

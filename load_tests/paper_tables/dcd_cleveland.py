@@ -89,12 +89,12 @@ def fits(batch: Batch) -> dict[str, Fit]:
     x = dense(batch)
 
     def ours(visits: str, intercept: str = "penalized", loss: str = "squared_hinge") -> Fit:
-        asked: dict[str, Any] = {"loss": loss, "rho": 1.0 / len(batch), "tol": TOL}
-        asked |= {"newton": False, "max_epochs": 1_000_000}
+        arguments: dict[str, Any] = {"loss": loss, "rho": 1.0 / len(batch), "tol": TOL}
+        arguments |= {"newton": False, "max_epochs": 1_000_000}
 
         def fit() -> tuple[np.ndarray, str]:
-            found = solve(batch, "dcd", visits=visits, intercept=intercept, **asked)
-            return np.append(found.weights, found.intercept), f"{found.epochs:.0f}"
+            result = solve(batch, "dcd", visits=visits, intercept=intercept, **arguments)
+            return np.append(result.weights, result.intercept), f"{result.epochs:.0f}"
 
         return fit
 

@@ -54,12 +54,12 @@ def measured(batch: Batch, loss: str) -> dict[str, Curve]:
     from sklearn.svm import LinearSVC
 
     rho = 1.0 / len(batch)
-    asked = {"loss": loss, "rho": rho, "intercept": "penalized"}
+    fields = {"loss": loss, "rho": rho, "intercept": "penalized"}
     x = matrix(batch)
 
     def ours(passes: int, **options: bool) -> np.ndarray:
-        found = solve(batch, "dcd", tol=0.0, max_epochs=passes, **asked, **options)
-        return np.append(found.weights, found.intercept)
+        result = solve(batch, "dcd", tol=0.0, max_epochs=passes, **fields, **options)
+        return np.append(result.weights, result.intercept)
 
     def theirs(passes: int) -> np.ndarray:
         model = LinearSVC(loss=loss, dual=True, tol=1e-12, max_iter=passes, random_state=0)
@@ -73,7 +73,7 @@ def measured(batch: Batch, loss: str) -> dict[str, Curve]:
         SIDES[1]: lambda passes: ours(passes, shrinking=False, newton=False),
         SIDES[2]: theirs,
     }
-    optimum = solve(batch, "dcd", tol=1e-8, max_epochs=20_000, **asked).dual
+    optimum = solve(batch, "dcd", tol=1e-8, max_epochs=20_000, **fields).dual
     curves: dict[str, Curve] = {side: [] for side in sides}
     for passes in PASSES:
         for side, work in sides.items():
@@ -122,17 +122,17 @@ def yes(holds: bool) -> str:
 def plot(curves: dict[tuple[str, str, str], Curve]) -> str:
     figure, axes = plt.subplots(len(LOSSES), len(ROWS), figsize=(3.6 * len(ROWS), 6))
     for line, loss in zip(axes, LOSSES, strict=True):
-        for place, name in zip(line, ROWS, strict=True):
+        for axis, name in zip(line, ROWS, strict=True):
             for side in SIDES:
                 seconds, above = zip(*curves[name, loss, side], strict=True)
-                place.loglog(seconds, above, label=side, lw=1.2, marker=".", ms=4)
-            place.set_title(f"{name}, {loss}")
-            place.set_xlim(1e-3, 4)
-            place.set_ylim(1e-9, 3)
-            place.grid(alpha=0.3)
+                axis.loglog(seconds, above, label=side, lw=1.2, marker=".", ms=4)
+            axis.set_title(f"{name}, {loss}")
+            axis.set_xlim(1e-3, 4)
+            axis.set_ylim(1e-9, 3)
+            axis.grid(alpha=0.3)
         line[0].set_ylabel("above the optimum")
-    for place in axes[-1]:
-        place.set_xlabel("seconds")
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(SIDES))
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     return save(figure, "dcd_liblinear")

@@ -35,7 +35,7 @@ def run() -> Section:
     small, small_test = data.libsvm("rcv1_small", 47_236), data.libsvm("rcv1_small.t", 47_236)
     figure, axes = plt.subplots(1, 2, figsize=(11.5, 4.6))
     parts, met = [ABOUT], []
-    for place, (title, train, test, rho, beta, mu) in enumerate(
+    for index, (title, train, test, rho, beta, mu) in enumerate(
         (
             ("Fig. 1, Adult: 11,220 rows, 21,341 to test", adult[:11220], adult[11220:],
              1e-3, 0.99995, 0.05),
@@ -49,7 +49,7 @@ def run() -> Section:
         full = liblinear(train, test, rho)
         part = [part_epochs(train, test, rho, run) for run in range(RUNS)]
         parts.append(numbers(title, curves, float(np.mean(part)), full, len(train)))
-        draw(axes[place], title, curves, float(np.mean(part)), full, len(train))
+        draw(axes[index], title, curves, float(np.mean(part)), full, len(train))
         outcomes = claims(curves, full)
         met += [said.startswith("yes") for _, said in outcomes]
         parts.append(table(("claim", "reproduced"), outcomes))
@@ -64,29 +64,29 @@ def learners(rho: float, beta: float, mu: float) -> dict[str, dict[str, Any]]:
         "algorithm": "dual_ascent", "rho": rho, "window": {"kind": "exponential", "beta": beta},
     }  # fmt: skip
     steps = {"rho": rho, "mu": mu}
-    found = {}
+    specs = {}
     for name, spec in {
         "O-DCA": dual, "SGD": {"algorithm": "sgd"} | steps, "SPG": {"algorithm": "spg"} | steps,
     }.items():  # fmt: skip
-        found[name] = spec | {"average": None}
-        found[f"{name}, averaged"] = spec | {"average": {"kappa": KAPPA}}
-    return found
+        specs[name] = spec | {"average": None}
+        specs[f"{name}, averaged"] = spec | {"average": {"kappa": KAPPA}}
+    return specs
 
 
 def accuracies(spec: dict[str, Any], train: Batch, test: Batch) -> Floats:
     """(RUNS, places): after these shares of the rows."""
     ends = np.ceil(PLACES * len(train)).astype(int)
-    found = np.empty((RUNS, len(ends)))
+    rates = np.empty((RUNS, len(ends)))
     for run in range(RUNS):
         rows = train.take(np.random.default_rng([SEED, run]).permutation(len(train)))
         features = {"kind": "indexed", "dim": train.dim}
         learner = make_learner(spec | {"loss": "hinge", "intercept": False, "features": features})
         start = 0
-        for place, end in enumerate(ends):
+        for index, end in enumerate(ends):
             learner.learn(rows[start:end])
             start = end
-            found[run, place] = accuracy(learner.predict(test), test)
-    return found
+            rates[run, index] = accuracy(learner.predict(test), test)
+    return rates
 
 
 def accuracy(scores: Floats, rows: Batch) -> float:
@@ -116,32 +116,32 @@ def part_epochs(train: Batch, test: Batch, rho: float, run: int) -> float:
 
 def claims(curves: dict[str, Floats], full: float) -> list[tuple[str, str]]:
     """Each claim about the figures, and whether it holds here."""
-    mean = {name: found.mean(axis=0) for name, found in curves.items()}
-    found = []
+    mean = {name: results.mean(axis=0) for name, results in curves.items()}
+    results = []
     for kind in ("", ", averaged"):
         ours, theirs = mean[f"O-DCA{kind}"], mean[f"SGD{kind}"]
         ahead = int(np.sum(ours > theirs))
         name = "averaged" if kind else "last iterates"
-        found.append(
+        results.append(
             (
                 f"O-DCA is ahead of SGD at all points ({name})",
                 answer(ahead == len(PLACES), f"at {ahead} of {len(PLACES)} points"),
             )
         )
-        found.append(
+        results.append(
             (
                 f"O-DCA ends above SGD ({name})",
                 answer(ours[-1] > theirs[-1], f"{ours[-1]:.4f} against {theirs[-1]:.4f}"),
             )
         )
         off = full - ours[-1]
-        found.append(
+        results.append(
             (
                 f"O-DCA ends no more than half a point below the batch solver ({name})",
                 answer(off <= 0.005, f"{ours[-1]:.4f} against {full:.4f}"),
             )
         )
-    return found
+    return results
 
 
 def answer(is_met: bool, how: str) -> str:
@@ -152,13 +152,13 @@ def numbers(title: str, curves: dict[str, Floats], part: float, full: float, n: 
     shown = [0, 2, 3, 5, 7, 10]
     ends = np.ceil(PLACES * n).astype(int)
     rows = [
-        (name, *(f"{v:.4f}" for v in found.mean(axis=0)[shown]), f"{found[:, -1].std(ddof=1):.4f}")
-        for name, found in curves.items()
+        (name, *(f"{v:.4f}" for v in rates.mean(axis=0)[shown]), f"{rates[:, -1].std(ddof=1):.4f}")
+        for name, rates in curves.items()
     ]
     blank = [""] * (len(shown) - 1)
     rows.append(("S-DCA on a fifth, 5 epochs", *blank, f"{part:.4f}", ""))
     rows.append(("LIBLINEAR", *blank, f"{full:.4f}", ""))
-    heads = ("learner", *(f"{ends[place]:,} rows" for place in shown), "sd at the end")
+    heads = ("learner", *(f"{ends[index]:,} rows" for index in shown), "sd at the end")
     return f"**{title}.**\n\n{table(heads, rows)}"
 
 
@@ -167,10 +167,10 @@ def draw(
 ) -> None:
     colours = dict(zip(("O-DCA", "SGD", "SPG"), plt.get_cmap("tab10").colors, strict=False))
     ends = np.ceil(PLACES * n)
-    for name, found in curves.items():
+    for name, rates in curves.items():
         kind = name.split(",")[0]
         style = "-" if "averaged" in name else ":"
-        axes.plot(ends, found.mean(axis=0), style, color=colours[kind], label=name)
+        axes.plot(ends, rates.mean(axis=0), style, color=colours[kind], label=name)
     axes.plot(n, part, "k^", label="S-DCA on a fifth, 5 epochs", clip_on=False)
     axes.axhline(full, color="black", linewidth=0.8, linestyle="--", label="LIBLINEAR")
     axes.set_xlim(0, n)

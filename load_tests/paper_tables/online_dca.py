@@ -115,20 +115,20 @@ def rates(spec: Spec, rows: Batch, runs: int) -> Floats:
     return np.array([mistake_rate(spec, shuffled(rows, run)) for run in range(1, runs + 1)])
 
 
-def spread(found: Floats) -> str:
-    return f"{found.mean():.4f} ± {found.std(ddof=1):.4f}"
+def spread(rates: Floats) -> str:
+    return f"{rates.mean():.4f} ± {rates.std(ddof=1):.4f}"
 
 
-def outcome(printed: Printed, found: Floats) -> str:
+def outcome(printed: Printed, rates: Floats) -> str:
     """yes or no, and the difference."""
-    mean = float(found.mean())
+    mean = float(rates.mean())
     if printed.is_met(mean):
         said = "yes"
     elif printed.is_met_unrounded(mean):
         said = "yes, within rounding"
     else:
         said = f"no: {mean - printed.mean:+.4f}"
-        median = float(np.median(found))
+        median = float(np.median(rates))
         if printed.is_met_unrounded(median):
             said += f"; median {median:.4f}"
     return said

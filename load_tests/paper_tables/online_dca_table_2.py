@@ -58,15 +58,15 @@ def run() -> Section:
         for name, grid, figures in zip(LEARNERS, grids, PRINTED[data_set.key], strict=True):
             printed = Printed(*figures, 3, 3)
             chosen = online_dca.best(grid, first)
-            found = online_dca.rates(chosen, x, RUNS)
-            said = online_dca.outcome(printed, found)
+            rates = online_dca.rates(chosen, x, RUNS)
+            said = online_dca.outcome(printed, rates)
             if said.startswith("no") and (data_set.key, name) in CONSTANT:
                 said += "; the paper has a constant answer"
             if not data_set.is_part:
                 whole += 1
                 met += said.startswith("yes")
-            place = f"{data_set.key} {data_set.name}"
-            rows.append((place, name, printed, online_dca.spread(found), said))
+            label = f"{data_set.key} {data_set.name}"
+            rows.append((label, name, printed, online_dca.spread(rates), said))
     heads = ("data set", "learner", "paper", "ours", "reproduced")
     counts = f"{met} of the {whole} figures on complete data"
     return Section("Online DCA, Table 2: one step or all", f"{ABOUT}\n{table(heads, rows)}", counts)

@@ -64,14 +64,14 @@ def run() -> Section:
         }
         for name, figures in zip(LEARNERS, PRINTED[data_set.key], strict=True):
             printed = Printed(*figures, 4, 3)
-            found = online_dca.rates(chosen[name], x, RUNS)
-            said = online_dca.outcome(printed, found)
+            rates = online_dca.rates(chosen[name], x, RUNS)
+            said = online_dca.outcome(printed, rates)
             if not data_set.is_part:
                 whole += 1
                 met += said.startswith("yes")
-            place = f"{data_set.key} {data_set.name}"
-            rows.append((place, name, printed, online_dca.spread(found), said))
-            marks.append((name, printed.mean, found.mean(), found.std(ddof=1), data_set.is_part))
+            label = f"{data_set.key} {data_set.name}"
+            rows.append((label, name, printed, online_dca.spread(rates), said))
+            marks.append((name, printed.mean, rates.mean(), rates.std(ddof=1), data_set.is_part))
     body = "\n".join(
         (
             ABOUT,

@@ -37,10 +37,8 @@ def run() -> Section:
     train, test = adult[:N], adult[N:]
     lines, curves = [], {}
     for name, fields in WINDOWS.items():
-        found = np.array(
-            [[measure(fields, r, s, train, test) for s in range(SEEDS)] for r in STEPS]
-        )
-        means = found.mean(axis=1)
+        gaps = np.array([[measure(fields, r, s, train, test) for s in range(SEEDS)] for r in STEPS])
+        means = gaps.mean(axis=1)
         curves[name] = means
         lines += [
             (name, r, *(f"{v:.4f}" for v in row)) for r, row in zip(STEPS, means, strict=True)
@@ -56,7 +54,7 @@ def run() -> Section:
 def measure(
     fields: dict[str, Any], steps: int, seed: int, train: Batch, test: Batch
 ) -> tuple[float, float, float, float, float]:
-    found = []
+    gaps = []
     for average in (None, {"kappa": KAPPA}):
         learner = make_learner(
             {
@@ -74,8 +72,8 @@ def measure(
         learner.learn(train)
         certificate = learner.certificate()
         assert certificate is not None
-        found.append((certificate, accuracy(learner.predict(test), test)))
-    (last, last_accuracy), (averaged, averaged_accuracy) = found
+        gaps.append((certificate, accuracy(learner.predict(test), test)))
+    (last, last_accuracy), (averaged, averaged_accuracy) = gaps
     return last.gap, last.dual, averaged.gap, last_accuracy, averaged_accuracy
 
 

@@ -47,8 +47,8 @@ class Printed:
 
 def save(figure: "plt.Figure", name: str, folder: str = "papers") -> str:
     """Write a plot under docs/images; returns the Markdown that shows it."""
-    place = DOCS / "images" / folder / f"{name}.png"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(place, dpi=110, bbox_inches="tight", metadata={"Software": None})
+    path = DOCS / "images" / folder / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
     plt.close(figure)
     return f"![{name}](../images/{folder}/{name}.png)\n"

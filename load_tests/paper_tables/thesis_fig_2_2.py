@@ -44,7 +44,7 @@ def run() -> Section:
     x = data.dense(rows)
     figure, axes = plt.subplots(len(LAMBDAS), 2, figsize=(10.0, 9.5), sharex=True)
     lines, outcomes, met = [], [], [0, 0]
-    for place, lam in enumerate(LAMBDAS):
+    for index, lam in enumerate(LAMBDAS):
         ends: dict[str, list[tuple[float, int]]] = {}
         switches, solved = [], []
         for which in range(RUNS):
@@ -56,7 +56,7 @@ def run() -> Section:
                     switches.append(curve.switch)
                     solved.append(curve.solved)
                 if which == 0:
-                    draw(axes[place], name, curve)
+                    draw(axes[index], name, curve)
         fresh = [
             follow(
                 learners(lam, len(rows))["RDA+"], passes(rows, which, fresh=True), x, rows.labels,
@@ -64,8 +64,8 @@ def run() -> Section:
             )
             for which in range(RUNS)
         ]  # fmt: skip
-        for name, found in ends.items():
-            deltas, nonzeros = zip(*found, strict=True)
+        for name, points in ends.items():
+            deltas, nonzeros = zip(*points, strict=True)
             at = listed(switches) if name == "RDA+" else ""
             then = ", ".join(f"{d:.1e}" for d in solved) if name == "RDA+" else ""
             lines.append(
@@ -88,8 +88,8 @@ def run() -> Section:
             met[1] += other[1]
             said = [f"{'yes' if is_met else 'no'}: {how}" for _, is_met, how in (other, one)]
             outcomes.append((f"{lam:g}", one[0], *said))
-        axes[place][0].set_ylabel(f"λ = {lam:g}: optimality δ")
-        axes[place][1].set_ylabel("non-zeros")
+        axes[index][0].set_ylabel(f"λ = {lam:g}: optimality δ")
+        axes[index][1].set_ylabel("non-zeros")
     for side in axes[-1]:
         side.set_xlabel("rows learned")
     axes[0][0].legend(fontsize=8)
@@ -161,7 +161,9 @@ def follow(
         return end, optimality_of(x, y, lam, weights), int(np.count_nonzero(weights[:-1]))
 
     is_plus = spec["algorithm"] == "rda_plus"
-    places = set(np.geomspace(STEP, len(rows), 25).astype(int) // STEP * STEP) if dense else set()
+    checkpoints = (
+        set(np.geomspace(STEP, len(rows), 25).astype(int) // STEP * STEP) if dense else set()
+    )
     points, switch, solved = [], 0, np.nan
     for start in range(0, len(rows), STEP):
         end = min(start + STEP, len(rows))
@@ -171,13 +173,13 @@ def follow(
         if is_open and has_solved(learner, len(y)):
             # Once more, row by row, to see it as the local phase leaves it.
             learner.restore(before)
-            for place in range(start, end):
-                learner.learn(rows[place : place + 1])
+            for index in range(start, end):
+                learner.learn(rows[index : index + 1])
                 if not switch and has_solved(learner, len(y)):
-                    switch = place + 1
+                    switch = index + 1
                     points.append(point(switch))
                     solved = points[-1][1]
-        if end in places or end == len(rows):
+        if end in checkpoints or end == len(rows):
             points.append(point(end))
     return Curve(points, switch, solved)
 
@@ -194,8 +196,8 @@ def listed(switches: list[int]) -> str:
 def claims(
     ends: dict[str, list[tuple[float, int]]], switches: list[int], solved: list[float]
 ) -> list[tuple[str, bool, str]]:
-    nonzeros = {name: float(np.median([k for _, k in found])) for name, found in ends.items()}
-    others = min(d for name, found in ends.items() if name != "RDA+" for d, _ in found)
+    nonzeros = {name: float(np.median([k for _, k in points])) for name, points in ends.items()}
+    others = min(d for name, points in ends.items() if name != "RDA+" for d, _ in points)
     solved = [d if np.isfinite(d) else np.inf for d in solved]
     return [
         (

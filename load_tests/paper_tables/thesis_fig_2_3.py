@@ -31,7 +31,7 @@ figures print no numbers, so their claims are tested. Fig. 2.5 shows the same we
 def run() -> Section:
     rows, test = data.sixes_and_sevens(), data.sixes_and_sevens("t10k")
     x, x_test = data.dense(rows), data.dense(test)
-    found: dict[str, list[Floats]] = {}
+    medians_of: dict[str, list[Floats]] = {}
     for lam in LAMBDAS:
 
         def measure(weights: Floats, lam: float = lam) -> tuple[float, float, float]:
@@ -47,9 +47,9 @@ def run() -> Section:
             for name, weights in solutions(lam, passes(rows, which), len(rows)).items():
                 runs.setdefault(name, []).append(measure(weights))
         for name, values in runs.items():
-            found.setdefault(name, []).append(np.median(values, axis=0))
+            medians_of.setdefault(name, []).append(np.median(values, axis=0))
     # (lambdas, measures)
-    medians = {name: np.array(values) for name, values in found.items()}
+    medians = {name: np.array(values) for name, values in medians_of.items()}
     outcomes = claims(medians)
     met = sum(is_met for _, is_met, _ in outcomes)
     body = "\n".join(
@@ -64,11 +64,11 @@ def run() -> Section:
                 + table(
                     ("", *(f"λ = {lam:g}" for lam in LAMBDAS)),
                     [
-                        (name, *(shown(value, place) for value in values[:, place]))
+                        (name, *(shown(value, index) for value in values[:, index]))
                         for name, values in medians.items()
                     ],
                 )
-                for place, measure in enumerate(MEASURES)
+                for index, measure in enumerate(MEASURES)
             ),
             draw(medians),
         )
@@ -81,13 +81,13 @@ def solutions(lam: float, rows: Batch, n: int) -> dict[str, Floats]:
     """Weights and intercept of each learner, and of its average, after as many rows as RDA+."""
     specs = learners(lam, n)
     plus, weights, taken = follow_plus(specs.pop("RDA+"), rows, n)
-    found = {"RDA+": weights if plus else np.full(rows.dim + 1, np.nan)}
+    solutions_by_name = {"RDA+": weights if plus else np.full(rows.dim + 1, np.nan)}
     for name in STOCHASTIC:
         for shown_as, more in ((name, {}), (f"{name}, averaged", {"average": {"kappa": 1.0}})):
             learner = made(specs[name] | more, rows.dim)
             learner.learn(rows[:taken])
-            found[shown_as] = weights_of(learner)
-    return found
+            solutions_by_name[shown_as] = weights_of(learner)
+    return solutions_by_name
 
 
 def follow_plus(spec: dict[str, Any], rows: Batch, n: int) -> tuple[bool, Floats, int]:
@@ -99,12 +99,12 @@ def follow_plus(spec: dict[str, Any], rows: Batch, n: int) -> tuple[bool, Floats
         if has_solved(learner, n):
             # Once more, row by row, to see it as the local phase leaves it.
             learner.restore(before)
-            place = start
+            index = start
             while not has_solved(learner, n):
-                learner.learn(rows[place : place + 1])
-                place += 1
+                learner.learn(rows[index : index + 1])
+                index += 1
             # An unsolved local phase leaves the iterate of RDA.
-            return learner.local_phases().accepted > 0, weights_of(learner), place
+            return learner.local_phases().accepted > 0, weights_of(learner), index
     return False, weights_of(learner), len(rows)
 
 
@@ -116,15 +116,15 @@ def weights_of(learner: Learner) -> Floats:
     return np.append(learner.weights, learner.intercept)
 
 
-def shown(value: float, place: int) -> str:
+def shown(value: float, measure: int) -> str:
     if not np.isfinite(value):
         return "none"
-    return (f"{value:.1e}", f"{value:.0f}", f"{value:.2f}")[place]
+    return (f"{value:.1e}", f"{value:.0f}", f"{value:.2f}")[measure]
 
 
 def claims(medians: dict[str, Floats]) -> list[tuple[str, bool, str]]:
     deltas, nonzeros, errors = (
-        {name: values[:, place] for name, values in medians.items()} for place in range(3)
+        {name: values[:, index] for name, values in medians.items()} for index in range(3)
     )
     rest = [name for name in medians if name not in ("RDA+", "optimum")]
     iterates, averages = STOCHASTIC, [name for name in rest if "averaged" in name]
@@ -196,13 +196,13 @@ def draw(medians: dict[str, Floats]) -> str:
         learner, _, averaged = name.partition(", ")
         sides = [1] if averaged else [0] if name in STOCHASTIC else [0, 1]
         for side in sides:
-            for place, measure in enumerate(MEASURES):
-                axes[place][side].plot(
-                    LAMBDAS, values[:, place], marker=".", label=learner,
+            for index, measure in enumerate(MEASURES):
+                axes[index][side].plot(
+                    LAMBDAS, values[:, index], marker=".", label=learner,
                     color=colours.get(learner, "black"),
                     linestyle="--" if name == "optimum" else "-",
                 )  # fmt: skip
-                axes[place][0].set_ylabel(measure)
+                axes[index][0].set_ylabel(measure)
     for side, title in enumerate(("iterates", "averages")):
         axes[0][side].set_title(title)
         axes[0][side].set_yscale("log")

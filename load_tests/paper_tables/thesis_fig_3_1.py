@@ -56,9 +56,9 @@ def run() -> Section:
     ]
     said = [(claim, "yes" if holds else "no", more) for claim, holds, more in claims]
     lines = [
-        (f"{rows}, {name}", *(f"{error:.2f}" for error in found))
+        (f"{rows}, {name}", *(f"{error:.2f}" for error in rates))
         for rows, by in errors.items()
-        for name, found in by.items()
+        for name, rates in by.items()
     ]
     body = "\n".join(
         (
@@ -79,7 +79,7 @@ def errors_of(
     """Mean test error in percent of each learner at each size."""
     errors: dict[str, list[float]] = {"ASSET": [], "ASSET_on": []}
     for size in SIZES:
-        found: dict[str, list[float]] = {name: [] for name in errors}
+        rates: dict[str, list[float]] = {name: [] for name in errors}
         for split in range(SPLITS):
             rng = np.random.default_rng([SEED, split])
             order = rng.permutation(len(rows))
@@ -93,8 +93,8 @@ def errors_of(
                 ("ASSET", mapped, size, {}),
                 ("ASSET_on", (learned, rest), rows.dim, {"map": fourier}),
             ):
-                found[name].append(error_of(ours, others, dim, 1.0 / (c * train), more, rng))
-        for name, some in found.items():
+                rates[name].append(error_of(ours, others, dim, 1.0 / (c * train), more, rng))
+        for name, some in rates.items():
             errors[name].append(float(np.mean(some)))
     return errors
 
@@ -123,8 +123,8 @@ def error_of(
 def plot(errors: dict[str, dict[str, list[float]]]) -> str:
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for axis, (rows, by) in zip(axes, errors.items(), strict=True):
-        for name, found in by.items():
-            axis.plot(SIZES, found, "o-", label=name)
+        for name, rates in by.items():
+            axis.plot(SIZES, rates, "o-", label=name)
         axis.set(xscale="log", title=rows, xlabel="dimension s", ylabel="test error, %")
         axis.set_xticks(SIZES, [str(s) for s in SIZES])
         axis.minorticks_off()

@@ -53,33 +53,33 @@ CPU seconds of one run each.
 def run() -> Section:
     solve(100, 0, 1.0, HAT, WAYS["PDSG"])
     body, claims = [ABOUT], []
-    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    seconds_of: dict[str, list[float]] = {name: [] for name in WAYS}
     for m in SIZES:
         for name, way in WAYS.items():
             if m > ALONE_UP_TO and not name.startswith("D:"):
-                found[name].append(np.nan)
+                seconds_of[name].append(np.nan)
             else:
-                found[name].append(seconds(m, 0, 1.0, HAT, way))
-    lines = [(name, *(shown(t) for t in times)) for name, times in found.items()]
+                seconds_of[name].append(seconds(m, 0, 1.0, HAT, way))
+    lines = [(name, *(shown(t) for t in times)) for name, times in seconds_of.items()]
     body.append(table(("c = 1", *(f"m = {m:,}" for m in SIZES)), lines))
     by_c = {
         name: [seconds(1000, 0, c, HAT, WAYS[name]) for c in COSTS] for name in ("D:PDSG", "MPD")
     }
     lines = [(name, *(shown(t) for t in times)) for name, times in by_c.items()]
     body.append(table(("m = 1,000", *(f"c = {c:g}" for c in COSTS)), lines))
-    body.append(plot_times(found, by_c))
+    body.append(plot_times(seconds_of, by_c))
     at = SIZES.index(ALONE_UP_TO)
     claims += [
         (
             f"the decomposition beats MPD alone, more so with more rows (m = {ALONE_UP_TO:,})",
-            found["D:PDSG"][at] < found["MPD"][at],
-            f"{found['MPD'][at] / found['D:PDSG'][at]:.1f} times faster "
+            seconds_of["D:PDSG"][at] < seconds_of["MPD"][at],
+            f"{seconds_of['MPD'][at] / seconds_of['D:PDSG'][at]:.1f} times faster "
             "(thesis: about 100 times at 10,000)",
         ),
         (
             "within it PDSG is two to three times faster than MPD",
-            ratio(found, "D:MPD", "D:PDSG") >= 1.5,
-            f"{ratio(found, 'D:MPD', 'D:PDSG'):.1f} times, median over m",
+            ratio(seconds_of, "D:MPD", "D:PDSG") >= 1.5,
+            f"{ratio(seconds_of, 'D:MPD', 'D:PDSG'):.1f} times, median over m",
         ),
         (
             "D:PDSG beats MPD for every c",
@@ -109,10 +109,10 @@ def run() -> Section:
     return Section(title, "\n".join(body), f"{met} of {len(claims)} claims")
 
 
-def plot_times(found: dict[str, list[float]], by_c: dict[str, list[float]]) -> str:
+def plot_times(seconds_of: dict[str, list[float]], by_c: dict[str, list[float]]) -> str:
     """Seconds against m and against c; runs that were stopped are left out."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for name, times in found.items():
+    for name, times in seconds_of.items():
         left.plot(SIZES, times, "o-", label=name)
     for name, times in by_c.items():
         right.plot(COSTS, times, "o-", label=name)
@@ -145,8 +145,8 @@ def solve(
 def seconds(m: int, seed: int, c: float, basis: list[Function], way: dict[str, Any]) -> float:
     """CPU seconds; infinite for a run that was stopped."""
     began = time.process_time()
-    found = solve(m, seed, c, basis, way)
-    return time.process_time() - began if found.converged else np.inf
+    result = solve(m, seed, c, basis, way)
+    return time.process_time() - began if result.converged else np.inf
 
 
 def shown(t: float) -> str:
@@ -155,8 +155,8 @@ def shown(t: float) -> str:
     return f"{t:.2f} s" if np.isfinite(t) else "given up"
 
 
-def ratio(found: dict[str, list[float]], one: str, other: str) -> float:
-    pairs = zip(found[one], found[other], strict=True)
+def ratio(times: dict[str, list[float]], one: str, other: str) -> float:
+    pairs = zip(times[one], times[other], strict=True)
     return float(np.median([a / b for a, b in pairs]))
 
 

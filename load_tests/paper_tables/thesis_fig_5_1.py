@@ -42,7 +42,7 @@ def run() -> Section:
         "Reuters": (data.signed(data.libsvm("reuters.trn", 8315), {1.0}), 0.01),
         "IJCNN": (data.signed(data.libsvm("ijcnn1", 22), {1.0}), 3.0),
     }
-    body, met, asked = [ABOUT], 0, 0
+    body, met, claimed = [ABOUT], 0, 0
     lines, claims = [], []
     for name, (batch, c) in sets.items():
         always, lazy, shrunk = (
@@ -56,13 +56,13 @@ def run() -> Section:
     body.append(table(head, lines))
     found_lines, drawn = [], {}
     for name, (batch, c) in sets.items():
-        found = {
+        attempts = {
             rest: [attempt(batch, c, parts, True, *RESTS[rest]) for parts in PARTS]
             for rest in RESTS
         }
-        drawn[name] = found
-        found_lines += [(name, rest, *runs) for rest, runs in found.items()]
-        plain, soon = found["no shrinking"], found["2 / 10"]
+        drawn[name] = attempts
+        found_lines += [(name, rest, *runs) for rest, runs in attempts.items()]
+        plain, soon = attempts["no shrinking"], attempts["2 / 10"]
         counts = [r.iterations for r in plain if r.is_done]
         times = [r.seconds for r in plain]
         claims += [
@@ -75,19 +75,19 @@ def run() -> Section:
             ),
         ]
     body.append(table(("data set", "shrinking", *(f"P = {p}" for p in PARTS)), found_lines))
-    met, asked = sum(ok for _, _, ok in claims), len(claims)
+    met, claimed = sum(ok for _, _, ok in claims), len(claims)
     said = [(name, claim, "yes" if ok else "no") for name, claim, ok in claims]
     body.append(table(("data set", "claim", "reproduced"), said))
     body.append(plot(drawn))
     title = "Thesis, Table 5.2, Fig. 5.1 and 5.2: OCAS and MCPA"
-    return Section(title, "\n".join(body), f"{met} of {asked} claims")
+    return Section(title, "\n".join(body), f"{met} of {claimed} claims")
 
 
 def plot(drawn: dict[str, dict[str, list[Run]]]) -> str:
     """Iterations and seconds against P, for each data set and each way of shrinking."""
     figure, axes = plt.subplots(2, len(drawn), figsize=(11, 6), squeeze=False, layout="constrained")
-    for column, (name, found) in enumerate(drawn.items()):
-        for rest, runs in found.items():
+    for column, (name, attempts) in enumerate(drawn.items()):
+        for rest, runs in attempts.items():
             axes[0][column].plot(PARTS, [r.iterations for r in runs], "o-", label=rest)
             axes[1][column].plot(PARTS, [r.seconds for r in runs], "o-", label=rest)
         axes[0][column].set(title=name, ylim=(0, None))
@@ -101,7 +101,7 @@ def plot(drawn: dict[str, dict[str, list[Run]]]) -> str:
 
 
 def attempt(batch: Batch, c: float, parts: int, lazy: bool, rest: int, recall: int = 50) -> Run:
-    found = solve(
+    result = solve(
         batch,
         "mcpa",
         rho=1.0 / (c * len(batch)),
@@ -113,7 +113,7 @@ def attempt(batch: Batch, c: float, parts: int, lazy: bool, rest: int, recall: i
         recall=recall,
         callback=lambda got: got.seconds > PATIENCE,
     )
-    return Run(int(found.epochs), found.trace[-1].seconds, found.converged)
+    return Run(int(result.epochs), result.trace[-1].seconds, result.converged)
 
 
 def mnist() -> Batch:

@@ -72,9 +72,9 @@ def run() -> Section:
         for name, printed in PRINTED.items():
             for row, problem in zip(printed, problems(name), strict=True):
                 lam, superset, superset_sd, optimal, optimal_sd, delta, nonzeros = row
-                found = np.array([identify(problem, gamma, r) for r in range(RUNS)])
-                first, second, end = np.median(found, axis=0)
-                spread = found.std(axis=0, ddof=1)
+                results = np.array([identify(problem, gamma, r) for r in range(RUNS)])
+                first, second, end = np.median(results, axis=0)
+                spread = results.std(axis=0, ddof=1)
                 is_first = abs(first - superset) <= 3 * superset_sd
                 is_second = abs(second - optimal) <= 3 * optimal_sd
                 met += int(is_first) + int(is_second)
@@ -130,15 +130,15 @@ def problems(name: str) -> list[Problem]:
     rows = Rows(
         batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, batch.dim, 1.0
     )
-    found = []
+    problem_list = []
     for share in SHARES:
         objective = Objective(make_loss("logistic").numbers, share * most, 0.0)
         optimum = minimise(
             rows, objective, np.zeros(batch.dim + 1), np.ones(batch.dim, bool), 1e-10
         )
         assert optimum is not None
-        found.append(Problem(batch, share * most, optimum.weights))
-    return found
+        problem_list.append(Problem(batch, share * most, optimum.weights))
+    return problem_list
 
 
 def read(name: str) -> tuple[Floats, Floats]:
@@ -172,8 +172,8 @@ def identify(problem: Problem, gamma: float, run: int) -> tuple[int, int, float]
     superset = step = 0
     while step < MOST:
         shuffled = rows.take(rng.permutation(len(rows)))
-        for place in range(min(len(rows), MOST - step)):
-            learner.learn(shuffled[place : place + 1])
+        for index in range(min(len(rows), MOST - step)):
+            learner.learn(shuffled[index : index + 1])
             step += 1
             now = np.sign(learner.weights)
             if not superset:

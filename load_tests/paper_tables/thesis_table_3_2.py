@@ -57,7 +57,7 @@ def run() -> Section:
         Case("ADULT", adult, 32_561, 8_140, 1000.0, 0.001, 5, 15.06, 15.07, 0.06, True),
         Case("IJCNN", ijcnn, 39_992, 4_999, 100.0, 1.0, 2, 1.08, 1.08, 0.02, False),
     )
-    lines, met, asked = [], 0, 0
+    lines, met, expected = [], 0, 0
     for case in cases:
         for name, errors in errors_of(case).items():
             mean, sd = float(np.mean(errors)), float(np.std(errors, ddof=1))
@@ -70,11 +70,13 @@ def run() -> Section:
                 is_met = figure.is_met_unrounded(mean)
                 said = ("yes" if is_met else f"no: {off}") if case.is_whole else f"in part: {off}"
                 met += is_met and case.is_whole
-                asked += case.is_whole
+                expected += case.is_whole
             lines.append((case.name, name, shown, f"{mean:.2f} ± {sd:.2f}", said))
     head = ("data set", "learner", "thesis", "ours", "reproduced")
     body = f"{ABOUT}\n{table(head, lines)}"
-    return Section("Thesis, Table 3.2: ASSET on ADULT and IJCNN", body, f"{met} of {asked} errors")
+    return Section(
+        "Thesis, Table 3.2: ASSET on ADULT and IJCNN", body, f"{met} of {expected} errors"
+    )
 
 
 def errors_of(case: Case) -> dict[str, list[float]]:

@@ -50,8 +50,8 @@ def run() -> Section:
     costs, betas, first = {}, [], None
     for split in range(SPLITS):
         order = np.random.default_rng([SEED, split]).permutation(len(y))
-        held = len(y) // 5
-        test, train = order[:held], order[held:]
+        size = len(y) // 5
+        test, train = order[:size], order[size:]
         psi = np.column_stack([np.ones(len(y)), x[:, 3], x[:, 6], x[:, 3] ** 2, x[:, 6] ** 2])
         began = time.perf_counter()
         beta = np.linalg.lstsq(psi[train], y[train], rcond=None)[0]
@@ -61,13 +61,13 @@ def run() -> Section:
             if split == 0:
                 costs[name] = best_cost(x[train], y[train], basis)
             began = time.perf_counter()
-            found = fit(x[train], y[train], basis, costs[name])
+            model = fit(x[train], y[train], basis, costs[name])
             seconds[name].append(time.perf_counter() - began)
-            errors[name].append(mse(found.predict(x[test]), y[test]))
-            shares[name].append(50.0 * len(found.support) / len(train))
+            errors[name].append(mse(model.predict(x[test]), y[test]))
+            shares[name].append(50.0 * len(model.support) / len(train))
             if name == "semiparametric":
-                betas.append(found.beta)
-                first = first or found
+                betas.append(model.beta)
+                first = first or model
     lines = []
     for name, printed in PRINTED.items():
         mean, sd = np.mean(errors[name]), np.std(errors[name], ddof=1)
@@ -145,8 +145,8 @@ def fit(x: Floats, y: Floats, basis: list[Term], c: float) -> Semiparametric:
     )
 
 
-def mse(found: Floats, y: Floats) -> float:
-    return float(np.mean((found - y) ** 2))
+def mse(predicted: Floats, y: Floats) -> float:
+    return float(np.mean((predicted - y) ** 2))
 
 
 def best_cost(x: Floats, y: Floats, basis: list[Term]) -> float:
@@ -158,17 +158,17 @@ def best_cost(x: Floats, y: Floats, basis: list[Term]) -> float:
         total = 0.0
         for fold in folds:
             rest = np.setdiff1d(rows, fold)
-            found = solve_semiparametric(x[rest], y[rest], basis, GAMMA, EPSILON, c, "pdsg")
-            total += mse(found.predict(x[fold]), y[fold])
+            result = solve_semiparametric(x[rest], y[rest], basis, GAMMA, EPSILON, c, "pdsg")
+            total += mse(result.predict(x[fold]), y[fold])
         totals.append(total)
     return COSTS[int(np.argmin(totals))]
 
 
-def plot(found: Semiparametric) -> str:
+def plot(model: Semiparametric) -> str:
     """The parametric part along temperature and SO2."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
     grid = np.linspace(0.0, 1.0, 101)
-    beta, thesis = found.coefficients, THESIS_BETA
+    beta, thesis = model.coefficients, THESIS_BETA
     for axis, name in zip(axes, ("temp", "SO2"), strict=True):
         for label, b in (("ours, first split", beta), ("thesis", thesis)):
             axis.plot(grid, b[name] * grid + b[f"{name}^2"] * grid**2, label=label)

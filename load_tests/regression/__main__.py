@@ -44,9 +44,9 @@ def main() -> None:
     if "--peers" in sys.argv[1:]:
         peers.measure()
     versions, kept = peers.kept()
-    known = [standing(name, kept) for name in seen()]
+    standings = [standing(name, kept) for name in seen()]
     new = [standing(name, kept) for name in unseen()]
-    both = [*known, *new]
+    both = [*standings, *new]
     head = HEAD.format(
         identity=solvers.numeric_identity(),
         python=platform.python_version(),
@@ -55,15 +55,15 @@ def main() -> None:
     parts = (
         head,
         RULE,
-        MEMBERS.format(seen=len(known), unseen=len(new)) + tables.members(known, new),
+        MEMBERS.format(seen=len(standings), unseen=len(new)) + tables.members(standings, new),
         ADDED,
-        TRIED + tables.tried(known, new),
+        TRIED + tables.tried(standings, new),
         TRIED_MORE,
         STREAMS.format(machine=processors(), behind=tables.behind(both), worse=tables.worse(both)),
         PLOT,
-        plots.ratios(known, new, "ratios"),
-        SEEN.format(count=len(known)),
-        of_some(known),
+        plots.ratios(standings, new, "ratios"),
+        SEEN.format(count=len(standings)),
+        of_some(standings),
         UNSEEN,
         of_some(new),
         ALONE,

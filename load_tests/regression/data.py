@@ -100,10 +100,10 @@ def permuted(stream: Stream) -> Stream:
 
 def path(name: str) -> Path:
     """A file of the folder. Raises FileNotFoundError without a folder."""
-    found = folder()
-    if found is None:
+    directory = folder()
+    if directory is None:
         raise FileNotFoundError("set DUALSTREAM_DATA to the folder of the data sets")
-    return found / name
+    return directory / name
 
 
 def milan() -> Stream:
@@ -193,8 +193,8 @@ def friedman_drift(kind: str) -> Callable[[], Stream]:
         from river.datasets.synth import FriedmanDrift
 
         n = FRIEDMAN_ROWS
-        places = {"lea": (n // 4, n // 2, 3 * n // 4), "gra": (n // 3, 2 * n // 3)}
-        position = places.get(kind, places["gra"])
+        starts = {"lea": (n // 4, n // 2, 3 * n // 4), "gra": (n // 3, 2 * n // 3)}
+        position = starts.get(kind, starts["gra"])
         drift = FriedmanDrift(kind, position=position, transition_window=n // 20, seed=1)
         return named_stream(islice(drift, n))
 

@@ -32,12 +32,12 @@ Kept = Mapping[str, Mapping[str, Errors | None]]
 
 def kept() -> tuple[dict[str, str], Kept]:
     """Versions of the packages; stream -> peer -> its errors, None where it was left out."""
-    found = json.loads(KEPT.read_text())
+    stored = json.loads(KEPT.read_text())
     runs = {
         stream: {peer: pair and Errors(*pair) for peer, pair in peers.items()}
-        for stream, peers in found["runs"].items()
+        for stream, peers in stored["runs"].items()
     }
-    return found["versions"], runs
+    return stored["versions"], runs
 
 
 def measure() -> None:
@@ -46,9 +46,9 @@ def measure() -> None:
     lines = []
     for name in (*seen(), *unseen()):
         stream = load(name)
-        found: dict[str, Any] = {peer: _errors(peer, stream) for peer in NAMES}
-        print(name, found, flush=True)
-        lines.append(f"{json.dumps(name)}: {json.dumps(found)}")
+        errors: dict[str, Any] = {peer: _errors(peer, stream) for peer in NAMES}
+        print(name, errors, flush=True)
+        lines.append(f"{json.dumps(name)}: {json.dumps(errors)}")
         versions = json.dumps({package: version(package) for package in PACKAGES})
         text = ",\n".join(lines)
         KEPT.write_text(f'{{"versions": {versions},\n"runs": {{\n{text}\n}}}}\n')
@@ -62,12 +62,12 @@ def _errors(peer: str, stream: Stream) -> tuple[float, ...] | None:
     if peer == "river_blr" and columns > 1_000:
         return None
     if peer == "vw":
-        found = vowpal_wabbit(rows, y)
+        predictions = vowpal_wabbit(rows, y)
     elif peer == "sk_sgd":
-        found = sgd(stream)
+        predictions = sgd(stream)
     else:
-        found = river(RIVER[peer](), rows, y)
-    return astuple(Errors.of(found, y))
+        predictions = river(RIVER[peer](), rows, y)
+    return astuple(Errors.of(predictions, y))
 
 
 def _river(model: Callable[[Any, Any], Any], *, scaled: bool) -> Callable[[], Any]:
@@ -115,12 +115,12 @@ RIVER: Mapping[str, Callable[[], Any]] = {
 
 def river(model: Any, rows: Rows, y: Floats) -> Floats:
     """Predictions (n,) of a River model."""
-    found = np.zeros(len(rows))
+    predictions = np.zeros(len(rows))
     for i, (row, target) in enumerate(zip(rows, y.tolist(), strict=True)):
         # Some models cannot predict before they learn; row 1 is not counted.
-        found[i] = (model.predict_one(row) or 0.0) if i else 0.0
+        predictions[i] = (model.predict_one(row) or 0.0) if i else 0.0
         model.learn_one(row, target)
-    return found
+    return predictions
 
 
 def sgd(stream: Stream) -> Floats:
@@ -131,13 +131,13 @@ def sgd(stream: Stream) -> Floats:
 
     batch = as_batch(stream)
     x, scaler, model = to_dense(batch), StandardScaler(), SGDRegressor(random_state=0)
-    found = np.zeros(len(batch))
+    predictions = np.zeros(len(batch))
     with config_context(assume_finite=True, skip_parameter_validation=True):
         for i in range(len(batch)):
             row = scaler.partial_fit(x[i : i + 1]).transform(x[i : i + 1])
-            found[i] = model.predict(row)[0] if i else 0.0
+            predictions[i] = model.predict(row)[0] if i else 0.0
             model.partial_fit(row, batch.labels[i : i + 1])
-    return found
+    return predictions
 
 
 def vowpal_wabbit(rows: Rows, y: Floats) -> Floats:
@@ -145,14 +145,14 @@ def vowpal_wabbit(rows: Rows, y: Floats) -> Floats:
     from vowpalwabbit import LabelType, Workspace
 
     workspace = Workspace("--quiet")
-    found = np.zeros(len(rows))
+    predictions = np.zeros(len(rows))
     for i, (row, target) in enumerate(zip(rows, y.tolist(), strict=True)):
         words = " ".join(_word(name, value) for name, value in row.items() if value != 0.0)
         example = workspace.parse(f"{target!r} | {words}", LabelType.SIMPLE)
         workspace.learn(example)
-        found[i] = example.get_simplelabel_prediction()
+        predictions[i] = example.get_simplelabel_prediction()
         workspace.finish_example(example)
-    return found
+    return predictions
 
 
 def _word(name: str, value: Value) -> str:

@@ -29,7 +29,7 @@ def ratios(seen: Sequence[Standing], unseen: Sequence[Standing], name: str) -> s
     shown = [*seen, *unseen]
     figure, axes = plt.subplots(figsize=(9.0, 1.4 + 0.27 * len(shown)))
     labelled: set[str] = set()
-    for place, s in enumerate(shown):
+    for index, s in enumerate(shown):
         least = s.others[s.best()].mae
         for other, errors in s.others.items():
             look = dict(LOOKS[family(other)])
@@ -37,12 +37,12 @@ def ratios(seen: Sequence[Standing], unseen: Sequence[Standing], name: str) -> s
                 look.pop("label")
             labelled.add(family(other))
             at = min(errors.mae / least, FARTHEST)
-            axes.scatter(at, place, s=20, alpha=0.75, linewidths=1.1, **look)
+            axes.scatter(at, index, s=20, alpha=0.75, linewidths=1.1, **look)
         for preset, colour in (("ten", "0.1"), ("full", "crimson")):
-            label = {"label": preset} if place == 0 else {}
+            label = {"label": preset} if index == 0 else {}
             star = {"s": 75, "color": colour, "marker": "*", "zorder": 3}
             at = min(max(s.ours()[preset].mae / least, NEAREST), FARTHEST)
-            axes.scatter(at, place, **star, **label)
+            axes.scatter(at, index, **star, **label)
     axes.axvline(1.0, color="black", lw=0.8)
     axes.axhline(len(seen) - 0.5, color="0.6", lw=0.8, linestyle=":")
     axes.set_xscale("log")

@@ -101,8 +101,8 @@ def tried(seen: Sequence[Standing], unseen: Sequence[Standing]) -> str:
     for name in ours.OTHERS:
         cells = []
         for standings in (seen, unseen):
-            found = mean_ratio(standings, lambda s, n=name: s.variants[n].ratios(s.ten))
-            cells += [f"{found[0]:.3f}", f"{found[1]:.3f}"]
+            ratio = mean_ratio(standings, lambda s, n=name: s.variants[n].ratios(s.ten))
+            cells += [f"{ratio[0]:.3f}", f"{ratio[1]:.3f}"]
         lines.append((name, *cells))
     heads = ("instead", "MAE", "RMSE", "MAE, new streams", "RMSE, new streams")
     return table(heads, lines)
@@ -115,9 +115,9 @@ def duels(standings: Sequence[Standing]) -> str:
         met = [s for s in standings if name in s.others]
         cells = []
         for preset in PRESETS:
-            found = np.array([s.ours()[preset].ratios(s.others[name]) for s in met])
-            better = (found < 1.0).sum(axis=0)
-            medians = np.median(found, axis=0)
+            ratios = np.array([s.ours()[preset].ratios(s.others[name]) for s in met])
+            better = (ratios < 1.0).sum(axis=0)
+            medians = np.median(ratios, axis=0)
             cells += [
                 f"{count} of {len(met)}, {ratio:.2f}"
                 for count, ratio in zip(better, medians, strict=True)
@@ -133,8 +133,8 @@ def summary(standings: Sequence[Standing]) -> str:
 
 
 def _summary(standings: Sequence[Standing], preset: str) -> str:
-    found = np.array([s.ratios(preset) for s in standings])
-    first, close = (found <= 1.0).sum(axis=0), (found <= CLOSE).sum(axis=0)
+    ratios = np.array([s.ratios(preset) for s in standings])
+    first, close = (ratios <= 1.0).sum(axis=0), (ratios <= CLOSE).sum(axis=0)
     means = mean_ratio(standings, lambda s: s.ratios(preset))
     text = (
         f"Of {len(standings)} streams `{preset}` is the best on {first[0]} by MAE and on "

@@ -70,22 +70,22 @@ def main() -> None:
 def of_all_models() -> str:
     """The comparison of all models; writes the guide's table from the same figures."""
     peers = peer_comparison.kept()
-    found, sizes = comparison.measured(peers)
-    guide.write(found, sizes, processors())
+    results, sizes = comparison.measured(peers)
+    guide.write(results, sizes, processors())
     seconds = peer_comparison.SECONDS
     about = {"machine": peers.machine, "packages": listed(peers.versions)}
     return "".join(
         (
-            words.AHEAD + comparison.ahead(found) + "\n",
-            words.OVERVIEW.format(seconds=seconds) + comparison.overview(found, sizes) + "\n",
+            words.AHEAD + comparison.ahead(results) + "\n",
+            words.OVERVIEW.format(seconds=seconds) + comparison.overview(results, sizes) + "\n",
             words.PEERS.format(**about),
-            words.MEANS + comparison.means(found) + "\n",
-            plots.cost(found) + "\n",
-            words.STOPPED.format(seconds=seconds) + comparison.stopped(found) + "\n",
-            words.CALIBRATION + comparison.calibration(found) + "\n",
-            words.RARE + comparison.rare(found) + "\n",
-            words.COLD + comparison.cold_start(found) + "\n",
-            words.RECOVERY + comparison.recovery(found, sizes),
+            words.MEANS + comparison.means(results) + "\n",
+            plots.cost(results) + "\n",
+            words.STOPPED.format(seconds=seconds) + comparison.stopped(results) + "\n",
+            words.CALIBRATION + comparison.calibration(results) + "\n",
+            words.RARE + comparison.rare(results) + "\n",
+            words.COLD + comparison.cold_start(results) + "\n",
+            words.RECOVERY + comparison.recovery(results, sizes),
         )
     )
 

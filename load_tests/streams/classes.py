@@ -51,9 +51,9 @@ def learned(spec: Mapping[str, Any], batch: Batch) -> tuple[float, float, Any]:
     for at in range(0, len(batch), PIECE):
         rows = batch[at : at + PIECE]
         out = model.learn(rows)
-        found = [None if place < 0 else out.classes[place] for place in out.predicted]
+        labels = [None if index < 0 else out.classes[index] for index in out.predicted]
         own = [rows.classes[int(label)] for label in rows.labels]
-        wrong += sum(a != b for a, b in zip(found, own, strict=True))
+        wrong += sum(a != b for a, b in zip(labels, own, strict=True))
     spent = time.process_time() - began
     return 100.0 * wrong / len(batch), 1e6 * spent / len(batch), model
 
@@ -85,8 +85,8 @@ def of_streams() -> list[str]:
 
 
 def batch_of(x: np.ndarray, labels: Any) -> Batch:
-    places, names = class_indices([class_text(str(label)) for label in labels])
-    return Batch.from_dense(np.asarray(x, float), places).with_labels(places, names)
+    indices, names = class_indices([class_text(str(label)) for label in labels])
+    return Batch.from_dense(np.asarray(x, float), indices).with_labels(indices, names)
 
 
 def of_numbers() -> list[str]:

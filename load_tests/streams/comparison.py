@@ -14,7 +14,7 @@ from load_tests.streams.compared import FAMILIES, FEW, FLIPPED, STREAMS, THINNED
 from load_tests.streams.data import digest
 from load_tests.streams.figures import BLOCK, Figures
 from load_tests.streams.ours import learner
-from load_tests.streams.peer_comparison import Found, Kept
+from load_tests.streams.peer_comparison import Kept, Results
 from load_tests.streams.standings import NEAR
 
 OURS = ("eight", "fast", "full")
@@ -33,12 +33,12 @@ Sizes = Mapping[str, tuple[int, int]]
 """Stream -> rows and columns."""
 
 
-def measured(peers: Kept) -> tuple[Found, Sizes]:
+def measured(peers: Kept) -> tuple[Results, Sizes]:
     """The figures of our models, measured now, with those of the peers.
 
     Raises ValueError if the rows of a stream are not those of the peers' figures.
     """
-    found: Found = {}
+    results: Results = {}
     sizes = {}
     for members in OURS:
         of_ours(members, STREAMS[WARM_UP]())
@@ -48,8 +48,8 @@ def measured(peers: Kept) -> tuple[Found, Sizes]:
             raise ValueError(f"the rows of {name} have changed: run with --all-peers")
         sizes[name] = (len(batch), batch.dim)
         ours = {members: of_ours(members, batch) for members in OURS}
-        found[name] = ours | peers.figures[name]
-    return found, sizes
+        results[name] = ours | peers.figures[name]
+    return results, sizes
 
 
 def of_ours(members: str, batch: Batch) -> Figures:
@@ -64,10 +64,10 @@ def of_spec(spec: Mapping[str, Any], batch: Batch) -> Figures:
     return Figures.of(np.concatenate(parts), batch.labels, time.process_time() - began)
 
 
-def peers_in(found: Found) -> list[str]:
+def peers_in(results: Results) -> list[str]:
     """Peers that have figures, by family."""
     named = [peer for family in FAMILIES.values() for peer in family]
-    return [peer for peer in named if any(peer in figures for figures in found.values())]
+    return [peer for peer in named if any(peer in figures for figures in results.values())]
 
 
 def finished(figures: Mapping[str, Figures], names: Iterable[str]) -> dict[str, Figures]:
@@ -82,12 +82,12 @@ def gap(figures: Mapping[str, Figures], peer: str) -> float:
     return figures["full"].errors_until(reached.rows) - reached.errors
 
 
-def ahead(found: Found) -> str:
+def ahead(results: Results) -> str:
     """The streams on which a peer is more than NEAR points ahead of `full`."""
     lines = []
     for stream in STREAMS:
-        figures = found[stream]
-        gaps = {peer: gap(figures, peer) for peer in peers_in(found) if peer in figures}
+        figures = results[stream]
+        gaps = {peer: gap(figures, peer) for peer in peers_in(results) if peer in figures}
         for peer in sorted((peer for peer in gaps if gaps[peer] > NEAR), key=lambda p: -gaps[p]):
             rows = figures[peer].rows
             part = "" if rows == figures["full"].rows else f" on the first {rows:,} rows"
@@ -96,11 +96,11 @@ def ahead(found: Found) -> str:
     return "\n".join(lines or ["- nowhere."]) + "\n"
 
 
-def overview(found: Found, sizes: Sizes) -> str:
+def overview(results: Results, sizes: Sizes) -> str:
     """Our models and the best peer of each family, on each stream."""
     lines = []
     for stream in STREAMS:
-        figures = found[stream]
+        figures = results[stream]
         best = [best_of(figures, family) for family in FAMILIES.values()]
         names = [*OURS, *best]
         least = min((f"{figures[name].errors:.2f}" for name in names if name), key=float)
@@ -123,13 +123,13 @@ def cell(figures: Mapping[str, Figures], name: str, is_least: bool) -> str:
     return f"{text}{'' if name in OURS else f' {name}'} ({figures[name].us:.0f})"
 
 
-def means(found: Found) -> str:
+def means(results: Results) -> str:
     """Each learner against `full`, over the streams that it finished."""
     lines = []
-    for name in (*OURS, *peers_in(found)):
-        streams = [stream for stream in STREAMS if finished(found[stream], [name])]
-        theirs = [found[stream][name] for stream in streams]
-        full = [found[stream]["full"] for stream in streams]
+    for name in (*OURS, *peers_in(results)):
+        streams = [stream for stream in STREAMS if finished(results[stream], [name])]
+        theirs = [results[stream][name] for stream in streams]
+        full = [results[stream]["full"] for stream in streams]
         gaps = np.array([b.errors - a.errors for a, b in zip(theirs, full, strict=True)])
         losses = ("-", "-") if name in MARGINS else (
             f"{np.mean([one.log_loss for one in theirs]):.3f}",
@@ -154,21 +154,21 @@ def means(found: Found) -> str:
     return table(heads, lines)
 
 
-def common(found: Found) -> tuple[list[str], list[str]]:
+def common(results: Results) -> tuple[list[str], list[str]]:
     """Learners that finished most streams that are not wide, and the streams they all finished."""
     done = {
-        name: {stream for stream in STREAMS if finished(found[stream], [name])}
-        for name in (*OURS, *peers_in(found))
+        name: {stream for stream in STREAMS if finished(results[stream], [name])}
+        for name in (*OURS, *peers_in(results))
     }
     names = [name for name, streams in done.items() if len(streams) >= MIN_SHARE * len(STREAMS)]
     return names, [stream for stream in STREAMS if all(stream in done[name] for name in names)]
 
 
-def stopped(found: Found) -> str:
+def stopped(results: Results) -> str:
     """Peers that reached the time limit, and `full` on the same rows."""
     lines = []
-    for stream, figures in found.items():
-        for peer in peers_in(found):
+    for stream, figures in results.items():
+        for peer in peers_in(results):
             if peer in figures and not finished(figures, [peer]):
                 one, full = figures[peer], figures["full"]
                 rows = f"{one.rows:,} of {full.rows:,}"
@@ -178,24 +178,27 @@ def stopped(found: Found) -> str:
     return table(heads, lines) if lines else "None was stopped.\n"
 
 
-def calibration(found: Found) -> str:
+def calibration(results: Results) -> str:
     """Log-loss and expected calibration error."""
-    return by_stream(found, SHOWN, lambda one: (one.log_loss, one.calibration), "{:.3f}, {:.1f}")
+    return by_stream(results, SHOWN, lambda one: (one.log_loss, one.calibration), "{:.3f}, {:.1f}")
 
 
-def cold_start(found: Found) -> str:
+def cold_start(results: Results) -> str:
     """Errors in the first rows."""
-    return by_stream(found, SHOWN, lambda one: one.cold, "{:.1f}, {:.1f}")
+    return by_stream(results, SHOWN, lambda one: one.cold, "{:.1f}, {:.1f}")
 
 
 def by_stream(
-    found: Found, names: Sequence[str], values: Callable[[Figures], tuple[float, float]], shape: str
+    results: Results,
+    names: Sequence[str],
+    values: Callable[[Figures], tuple[float, float]],
+    shape: str,
 ) -> str:
     """Two figures of each learner and stream; means over the streams that all have finished."""
-    names = [name for name in names if name in (*OURS, *peers_in(found))]
+    names = [name for name in names if name in (*OURS, *peers_in(results))]
     lines, whole = [], []
     for stream in STREAMS:
-        done = finished(found[stream], names)
+        done = finished(results[stream], names)
         cells = [shape.format(*values(done[name])) if name in done else "-" for name in names]
         lines.append((stream, *cells))
         if len(done) == len(names):
@@ -205,11 +208,11 @@ def by_stream(
     return table(("stream", *(f"`{name}`" if name in OURS else name for name in names)), lines)
 
 
-def rare(found: Found) -> str:
+def rare(results: Results) -> str:
     """Errors, area under the curve and average precision where positives are rare."""
     lines = []
     for stream in THINNED:
-        figures = found[stream]
+        figures = results[stream]
         for name in [name for name in SHOWN if name in figures]:
             one = figures[name]
             part = "" if finished(figures, [name]) else f" ({one.rows:,} rows)"
@@ -220,11 +223,11 @@ def rare(found: Found) -> str:
     return table(heads, lines)
 
 
-def recovery(found: Found, sizes: Sizes) -> str:
+def recovery(results: Results, sizes: Sizes) -> str:
     """Errors in each block before and after all labels are inverted."""
     lines = []
     for stream in FLIPPED:
-        figures = finished(found[stream], SHOWN)
+        figures = finished(results[stream], SHOWN)
         block = turn(sizes[stream][0], BLOCK) // BLOCK
         for name, one in figures.items():
             shares = [100.0 * count / BLOCK for count in one.counts]

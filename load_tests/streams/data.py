@@ -52,10 +52,10 @@ def libsvm(name: str, positive: set[float] | None = None) -> Batch:
 
 def digest(rows: Batch, before: bytes = b"") -> str:
     """16 hexadecimal digits that depend on `before` and on all entries and labels."""
-    found = hashlib.sha256(before)
+    hasher = hashlib.sha256(before)
     for column in (rows.indptr, rows.indices, rows.values, rows.labels):
-        found.update(column.tobytes())
-    return found.hexdigest()[:16]
+        hasher.update(column.tobytes())
+    return hasher.hexdigest()[:16]
 
 
 def shuffled(rows: Batch) -> Batch:

@@ -59,9 +59,9 @@ class Figures:
         )
 
     @classmethod
-    def read(cls, found: dict[str, Any]) -> Self:
+    def read(cls, fields: dict[str, Any]) -> Self:
         """The figures that `asdict` and JSON wrote."""
-        return cls(**found | {"cold": tuple(found["cold"]), "counts": tuple(found["counts"])})
+        return cls(**fields | {"cold": tuple(fields["cold"]), "counts": tuple(fields["counts"])})
 
     def errors_until(self, rows: int) -> float:
         """Percent of errors in the first rows, a multiple of BLOCK or all."""

@@ -42,8 +42,8 @@ def dense_rows(samples: Iterable[Mapping]) -> np.ndarray:
         row = {}
         for name, value in x.items():
             is_text = isinstance(value, str)
-            place = columns.setdefault(f"{name}={value}" if is_text else str(name), len(columns))
-            row[place] = 1.0 if is_text else float(value)
+            index = columns.setdefault(f"{name}={value}" if is_text else str(name), len(columns))
+            row[index] = 1.0 if is_text else float(value)
         rows.append(row)
     dense = np.zeros((len(rows), len(columns)))
     for at, row in enumerate(rows):

@@ -5,7 +5,7 @@ from load_tests.markdown import DOCS, table
 from load_tests.sections import with_section
 from load_tests.streams.compared import STREAMS
 from load_tests.streams.comparison import OURS, WARM_UP, Sizes, best_of, of_spec, peers_in
-from load_tests.streams.peer_comparison import Found
+from load_tests.streams.peer_comparison import Results
 
 GUIDE = DOCS / "guides/nonlinear.md"
 
@@ -24,18 +24,18 @@ their columns. A server adds the cost of requests: see [Sizing](../operate/sizin
 TIMED = ("elec2", "RandomRBF", "phishing", "a9a", "mnist")
 
 
-def write(found: Found, sizes: Sizes, machine: str) -> None:
+def write(results: Results, sizes: Sizes, machine: str) -> None:
     text = GUIDE.read_text()
     sections = {
-        "Cost of a row": COSTS.format(machine=machine) + "\n" + costs(found, sizes),
-        "Errors of classes": ABOUT.format(machine=machine) + "\n" + classes(found, sizes),
+        "Cost of a row": COSTS.format(machine=machine) + "\n" + costs(results, sizes),
+        "Errors of classes": ABOUT.format(machine=machine) + "\n" + classes(results, sizes),
     }
     for title, body in sections.items():
         text = with_section(text, title, body.splitlines())
     GUIDE.write_text(text)
 
 
-def costs(found: Found, sizes: Sizes) -> str:
+def costs(results: Results, sizes: Sizes) -> str:
     """Time of a row of each nonlinear learner alone, and of our portfolios."""
     alone = {one["name"]: {k: v for k, v in one.items() if k != "name"} for one in FULL_ADDS}
     batches = {stream: STREAMS[stream]() for stream in TIMED}
@@ -45,15 +45,15 @@ def costs(found: Found, sizes: Sizes) -> str:
         times = [of_spec(spec, batch).us for batch in batches.values()]
         lines.append((f"`{name}`", *(f"{us:.1f}" for us in times)))
     for name in OURS:
-        lines.append((f"`{name}`", *(f"{found[stream][name].us:.1f}" for stream in TIMED)))
+        lines.append((f"`{name}`", *(f"{results[stream][name].us:.1f}" for stream in TIMED)))
     heads = (f"{stream}, {sizes[stream][1]}" for stream in TIMED)
     return table(("learner", *heads), lines)
 
 
-def classes(found: Found, sizes: Sizes) -> str:
+def classes(results: Results, sizes: Sizes) -> str:
     lines = []
     for stream in STREAMS:
-        figures = found[stream]
+        figures = results[stream]
         ours = [figures[name] for name in OURS]
         shown = [f"{one.errors:.2f}" for one in ours]
         least = min(shown, key=float)
@@ -61,7 +61,7 @@ def classes(found: Found, sizes: Sizes) -> str:
             f"{f'**{errors}**' if errors == least else errors} ({one.log_loss:.3f})"
             for errors, one in zip(shown, ours, strict=True)
         ]
-        best = best_of(figures, peers_in(found))
+        best = best_of(figures, peers_in(results))
         peer = f"{figures[best].errors:.2f} {best}" if best else "-"
         times = " / ".join(f"{one.us:.1f}" for one in ours)
         lines.append((stream, *(f"{size:,}" for size in sizes[stream]), *cells, times, peer))

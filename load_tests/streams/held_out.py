@@ -27,8 +27,8 @@ def grouped(name: str, positive: set[float] | None = None) -> Batch:
 
 def bundled(load: Callable[[], Any], positive: set[int]) -> Batch:
     """A set that comes with scikit-learn, shuffled."""
-    found = load()
-    return shuffled(Batch.from_dense(found.data, sign(found.target, positive)))
+    data = load()
+    return shuffled(Batch.from_dense(data.data, sign(data.target, positive)))
 
 
 def sign(kinds: npt.NDArray[Any], positive: set[Any]) -> npt.NDArray[np.float64]:
@@ -46,9 +46,9 @@ def svmguide1(is_shuffled: bool) -> Batch:
 
 def digits_in_order() -> Batch:
     """Even against odd digits, from 0 to 9: the concept changes with every digit."""
-    found = datasets.load_digits()
-    order = np.argsort(found.target, kind="stable")
-    return Batch.from_dense(found.data, sign(found.target, {0, 2, 4, 6, 8})).take(order)
+    data = datasets.load_digits()
+    order = np.argsort(data.target, kind="stable")
+    return Batch.from_dense(data.data, sign(data.target, {0, 2, 4, 6, 8})).take(order)
 
 
 def sorted_by_length(rows: Batch) -> Batch:

@@ -23,10 +23,10 @@ more than before; at least one window. *Errors since* counts all rows since the 
 
 
 def section(peers: Runs) -> str:
-    found = {name: runs(name, peers) for name in TURNED}
+    results = {name: runs(name, peers) for name in TURNED}
     lines = [
         (stream, f"**{name}**" if name in OURS else name, *figures(stream, run))
-        for stream, learners in found.items()
+        for stream, learners in results.items()
         for name, run in learners.items()
     ]
     heads = (
@@ -38,7 +38,7 @@ def section(peers: Runs) -> str:
         "last window",
         "errors since",
     )
-    return "\n".join((ABOUT, table(heads, lines), plot(found)))
+    return "\n".join((ABOUT, table(heads, lines), plot(results)))
 
 
 def runs(name: str, peers: Runs) -> dict[str, Run]:
@@ -59,9 +59,9 @@ def figures(stream: str, run: Run) -> list[str]:
     return [f"{before:.1f}", f"{after[0]:.1f}", rows, f"{after[-1]:.1f}", f"{since:.1f}"]
 
 
-def plot(found: Mapping[str, Mapping[str, Run]]) -> str:
-    figure, panels = plt.subplots(1, len(found), figsize=(11.0, 4.2))
-    for axes, (stream, learners) in zip(panels, found.items(), strict=True):
+def plot(results: Mapping[str, Mapping[str, Run]]) -> str:
+    figure, panels = plt.subplots(1, len(results), figsize=(11.0, 4.2))
+    for axes, (stream, learners) in zip(panels, results.items(), strict=True):
         for name, run in learners.items():
             rows, errors = run.rolling(WINDOWS[stream] // TURN_BLOCK)
             axes.plot(rows - turn(run.rows), errors, label=name, **style(name))

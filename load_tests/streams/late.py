@@ -19,13 +19,13 @@ The first rows meet an untrained learner, whose score 0 counts as positive. Perc
 from row {LATEST + 1:,} on, without that effect:
 """
 
-Found = dict[tuple[str, int], dict[str, Run]]
+Results = dict[tuple[str, int], dict[str, Run]]
 
 
 def section(peers: Runs) -> str:
-    found = {key: runs(key, peers) for key in LATE}
-    whole = of_all(found, lambda run: run.mistakes, show_loss=True)
-    return "\n".join((ABOUT, whole, FROM_THE_LATEST, of_all(found, later, show_loss=False)))
+    results = {key: runs(key, peers) for key in LATE}
+    whole = of_all(results, lambda run: run.mistakes, show_loss=True)
+    return "\n".join((ABOUT, whole, FROM_THE_LATEST, of_all(results, later, show_loss=False)))
 
 
 def runs(key: tuple[str, int], peers: Runs) -> dict[str, Run]:
@@ -40,14 +40,14 @@ def later(run: Run) -> float:
     return 100.0 * sum(run.counts[1:]) / (run.rows - LATEST)
 
 
-def of_all(found: Found, mistakes: Callable[[Run], float], show_loss: bool) -> str:
+def of_all(results: Results, mistakes: Callable[[Run], float], show_loss: bool) -> str:
     lines = []
-    for (name, delay), learners in found.items():
+    for (name, delay), learners in results.items():
         least = min(mistakes(run) for run in learners.values())
         cells = []
         for learner, run in learners.items():
             share = f"**{least:.2f}**" if mistakes(run) == least else f"{mistakes(run):.2f}"
-            cost = mistakes(run) - mistakes(found[name, DELAYS[0]][learner])
+            cost = mistakes(run) - mistakes(results[name, DELAYS[0]][learner])
             points = f" ({cost:+.2f})" if delay else ""
             loss = f", {run.log_loss:.3f}" if show_loss else ""
             cells.append(f"{share}{points}{loss}")

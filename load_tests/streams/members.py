@@ -37,8 +37,8 @@ def of_shares() -> str:
 
 
 def of_late() -> str:
-    found = {name: late(name) for name in LATE}
-    rows = [(spec, *(cell for name in LATE for cell in found[name][spec])) for spec in specs()]
+    results = {name: late(name) for name in LATE}
+    rows = [(spec, *(cell for name in LATE for cell in results[name][spec])) for spec in specs()]
     heads = [f"{name}, {when}" for name in LATE for when in ("at once", f"{DELAY} rows late")]
     return table(("specification", *heads), rows)
 
@@ -82,21 +82,21 @@ def ends(rows: int) -> tuple[list[int], list[int]]:
 
 def largest(shares: np.ndarray) -> str:
     order = np.argsort(-shares)[:SHOWN]
-    return ", ".join(f"{EIGHT[place]['name']} {shares[place]:.0%}" for place in order)
+    return ", ".join(f"{EIGHT[index]['name']} {shares[index]:.0%}" for index in order)
 
 
 def late(name: str) -> dict[str, tuple[str, str]]:
     """Percent of mistakes by specification, with immediate and with late labels."""
     batch = data.stream(name)
-    found = {}
+    results = {}
     for title, spec in specs().items():
         wrong = [
             (scores(Ours(spec, batch), len(batch), delay) >= 0.0) != (batch.labels > 0.0)
             for delay in (0, DELAY)
         ]
         now, then = (f"{100.0 * row.mean():.2f}" for row in wrong)
-        found[title] = (now, then)
-    return found
+        results[title] = (now, then)
+    return results
 
 
 def specs() -> Mapping[str, Mapping[str, Any]]:

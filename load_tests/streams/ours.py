@@ -47,7 +47,7 @@ def learner(spec: Mapping[str, Any], batch: Batch) -> Any:
 def our_run(case: Case, batch: Batch, spec: Mapping[str, Any]) -> Run:
     """Run in one call if no label is late: a batch is learned row by row."""
     if case.delay:
-        found = scores(Ours(spec, batch), len(batch), case.delay)
+        predictions = scores(Ours(spec, batch), len(batch), case.delay)
     else:
-        found = learner(spec, batch).learn(batch).scores
-    return Run.of(found, batch.labels, block_of(case, len(batch)))
+        predictions = learner(spec, batch).learn(batch).scores
+    return Run.of(predictions, batch.labels, block_of(case, len(batch)))

@@ -27,7 +27,7 @@ PACKAGES = ("lightgbm", "vowpalwabbit", "river", "scikit-learn", "numpy")
 SECONDS = 120.0
 """CPU seconds after which a peer is stopped on a stream."""
 
-Found = dict[str, dict[str, Figures]]
+Results = dict[str, dict[str, Figures]]
 """Stream -> peer -> figures."""
 
 
@@ -39,16 +39,16 @@ class Kept:
     machine: str
     digests: Mapping[str, str]
     """Of the rows of each stream."""
-    figures: Found
+    figures: Results
 
 
 def kept() -> Kept:
-    found = json.loads(KEPT.read_text())
+    stored = json.loads(KEPT.read_text())
     figures = {
         stream: {peer: Figures.read(one) for peer, one in peers.items()}
-        for stream, peers in found["figures"].items()
+        for stream, peers in stored["figures"].items()
     }
-    return Kept(found["versions"], found["machine"], found["digests"], figures)
+    return Kept(stored["versions"], stored["machine"], stored["digests"], figures)
 
 
 def measure(peers: Iterable[str] = compared.ORDER) -> None:
@@ -86,7 +86,7 @@ def run(peer: str, batch: Batch, seconds: float = SECONDS) -> Figures:
     return Figures.of(np.concatenate(parts), batch.labels[:rows], time.process_time() - began)
 
 
-def write(digests: Mapping[str, str], figures: Found) -> None:
+def write(digests: Mapping[str, str], figures: Results) -> None:
     versions = {package: version(package) for package in PACKAGES}
     head = {"versions": versions, "machine": processors(), "digests": digests}
     lines = [f"{json.dumps(name)}: {{\n{_body(peers)}\n}}" for name, peers in figures.items()]

@@ -16,16 +16,16 @@ Runs = Mapping[str, Mapping[str, Run]]
 
 def kept() -> tuple[dict[str, str], Runs]:
     """Versions of the peers' packages, and their runs by case name."""
-    found = json.loads(KEPT.read_text())
+    stored = json.loads(KEPT.read_text())
     runs = {
         case: {peer: as_run(run) for peer, run in peers.items()}
-        for case, peers in found["runs"].items()
+        for case, peers in stored["runs"].items()
     }
-    return found["versions"], runs
+    return stored["versions"], runs
 
 
-def as_run(found: dict[str, Any]) -> Run:
-    return Run(**found | {"counts": tuple(found["counts"])})
+def as_run(fields: dict[str, Any]) -> Run:
+    return Run(**fields | {"counts": tuple(fields["counts"])})
 
 
 def reference() -> dict[str, Any]:

@@ -34,9 +34,9 @@ class VowpalWabbit(Peer):
     def score(self, row: int) -> float:
         example = self._workspace.parse(self._lines[row], LabelType.SIMPLE)
         self._workspace.predict(example)
-        found = example.get_simplelabel_prediction()
+        prediction = example.get_simplelabel_prediction()
         self._workspace.finish_example(example)
-        return float(found)
+        return float(prediction)
 
     def learn(self, row: int) -> None:
         self.take(row)
@@ -44,9 +44,9 @@ class VowpalWabbit(Peer):
     def take(self, row: int) -> float:
         example = self._workspace.parse(self._lines[row], LabelType.SIMPLE)
         self._workspace.learn(example)
-        found = example.get_simplelabel_prediction()
+        prediction = example.get_simplelabel_prediction()
         self._workspace.finish_example(example)
-        return float(found)
+        return float(prediction)
 
 
 def vw_line(batch: Batch, row: int) -> str:
@@ -111,9 +111,9 @@ class ScikitLearn(Peer):
 
     def take(self, row: int) -> float:
         sample = self._seen(row)
-        found = self._margin(sample)
+        prediction = self._margin(sample)
         self._learn(row, sample)
-        return found
+        return prediction
 
     def _seen(self, row: int) -> Any:
         """The row, scaled after the scaler has learned it."""

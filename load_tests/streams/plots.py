@@ -10,7 +10,7 @@ from load_tests.paper_tables.report import plt, save
 from load_tests.streams import comparison
 from load_tests.streams.comparison_text import COST
 from load_tests.streams.ours import OURS
-from load_tests.streams.peer_comparison import Found
+from load_tests.streams.peer_comparison import Results
 from load_tests.streams.standings import Standing
 from load_tests.streams.tables import learners
 
@@ -85,8 +85,8 @@ def behind(standings: Sequence[Standing], name: str) -> str:
     for (i, j), value in np.ndenumerate(points):
         colour = "white" if abs(value) > 0.7 * MANY else "black"
         weight = "bold" if value <= 0.5 else "normal"
-        place = {"ha": "center", "va": "center", "fontsize": 8}
-        axes.text(j, i, f"{value:+.1f}", color=colour, fontweight=weight, **place)
+        style = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(j, i, f"{value:+.1f}", color=colour, fontweight=weight, **style)
     axes.axvline(len(OURS) - 0.5, color="black", lw=1.2)
     axes.set_xticks(range(len(names)), names, rotation=45, ha="left", fontsize=8)
     axes.xaxis.tick_top()
@@ -95,12 +95,12 @@ def behind(standings: Sequence[Standing], name: str) -> str:
     return save(figure, name, "streams")
 
 
-def cost(found: Found) -> str:
+def cost(results: Results) -> str:
     """Mean errors against the median time of a row, over the streams that all have finished."""
-    names, streams = comparison.common(found)
+    names, streams = comparison.common(results)
     points = {}
     for name in names:
-        runs = [found[stream][name] for stream in streams]
+        runs = [results[stream][name] for stream in streams]
         points[name] = (np.median([run.us for run in runs]), np.mean([run.errors for run in runs]))
     figure, axes = plt.subplots(figsize=(9.0, 5.5))
     taken: list[tuple[float, float]] = []
@@ -108,10 +108,10 @@ def cost(found: Found) -> str:
         is_ours = name in comparison.OURS
         look = {"marker": "*", "s": 130} if is_ours else {"s": 40}
         axes.scatter(*at, color=colour_of(name), **look)
-        place = free_place(np.log10(at[0]) + LABEL_RIGHT, at[1], taken)
+        position = free_place(np.log10(at[0]) + LABEL_RIGHT, at[1], taken)
         text = {"fontsize": 9, "va": "center", "fontweight": "bold" if is_ours else "normal"}
         line = {"arrowstyle": "-", "color": "0.7", "lw": 0.6}
-        axes.annotate(name, at, (10.0 ** place[0], place[1]), arrowprops=line, **text)
+        axes.annotate(name, at, (10.0 ** position[0], position[1]), arrowprops=line, **text)
     axes.set_xscale("log")
     axes.set_ylim(0.0, 2.0 + max(y for _, y in taken))
     times = [us for us, _ in points.values()]

@@ -19,18 +19,18 @@ class Peer(ABC):
 
     def take(self, row: int) -> float:
         """Score a row, then learn it; one call where the peer has one for both."""
-        found = self.score(row)
+        score = self.score(row)
         self.learn(row)
-        return found
+        return score
 
 
 def scores(peer: Peer, rows: int, delay: int = 0) -> Floats:
     """The score of each row on arrival. A row is learned after the row `delay` later is scored."""
     if delay == 0:
         return np.array([peer.take(row) for row in range(rows)])
-    found = np.empty(rows)
+    margins = np.empty(rows)
     for row in range(rows):
-        found[row] = peer.score(row)
+        margins[row] = peer.score(row)
         if row >= delay:
             peer.learn(row - delay)
-    return found
+    return margins

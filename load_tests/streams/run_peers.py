@@ -45,14 +45,14 @@ def of_case(case: Case) -> dict[str, dict[str, Any]]:
 
 def of_peer(case: Case, peer: str, batch: Batch) -> dict[str, Any]:
     """A peer's run, from the cache if possible."""
-    place = CACHE / f"{peer}-{fingerprint(case, batch)}.json"
-    if not place.exists():
+    path = CACHE / f"{peer}-{fingerprint(case, batch)}.json"
+    if not path.exists():
         print(f"{case.name}: {peer}", flush=True)
-        found = scores(PEERS[peer](batch), len(batch), case.delay)
-        run = Run.of(found, batch.labels, block_of(case, len(batch)))
+        predictions = scores(PEERS[peer](batch), len(batch), case.delay)
+        run = Run.of(predictions, batch.labels, block_of(case, len(batch)))
         CACHE.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(asdict(run)))
-    return json.loads(place.read_text())
+        path.write_text(json.dumps(asdict(run)))
+    return json.loads(path.read_text())
 
 
 def fingerprint(case: Case, batch: Batch) -> str:

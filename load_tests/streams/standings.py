@@ -87,15 +87,15 @@ class Score:
 
 def score(standings: Iterable[Standing], name: str) -> Score:
     """Summary over the streams on which this learner has a figure."""
-    found = [s for s in standings if name in s.figures()]
-    behind = np.array([s.behind(name) for s in found])
+    entries = [s for s in standings if name in s.figures()]
+    behind = np.array([s.behind(name) for s in entries])
     return Score(
         int((behind <= NEAR + 1e-9).sum()),
         int((behind <= 1e-9).sum()),
         float(behind.mean()),
         float(behind.max()),
-        float(np.mean([s.figures()[name][1] for s in found])),
-        len(found),
+        float(np.mean([s.figures()[name][1] for s in entries])),
+        len(entries),
     )
 
 

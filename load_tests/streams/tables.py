@@ -79,8 +79,10 @@ def losses_of_ours(standings: Sequence[Standing]) -> str:
         lost = sorted(
             (s for s in standings if s.behind(name) > NEAR), key=lambda s: -s.behind(name)
         )
-        found = ", ".join(f"{s.name} {s.behind(name):+.2f} (to {marked(s, s.best)})" for s in lost)
-        lines.append(f"- **{name}** on {len(lost)} of {len(standings)}: {found or 'none'}.")
+        streams = ", ".join(
+            f"{s.name} {s.behind(name):+.2f} (to {marked(s, s.best)})" for s in lost
+        )
+        lines.append(f"- **{name}** on {len(lost)} of {len(standings)}: {streams or 'none'}.")
     return "\n".join(lines) + "\n"
 
 
