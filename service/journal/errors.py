@@ -52,7 +52,7 @@ class Conflict(JournalError):
     """The store's state differs from what the caller expected."""
 
 
-class NotHeld(Conflict):
+class MissingPosition(Conflict):
     """The log neither continues from this seq and chain nor ends there."""
 
     def __init__(self, model: str, seq: int, chain: str):

@@ -24,9 +24,9 @@ from dualstream.service.journal.errors import (
     DurabilityTooLow as DurabilityTooLow,
     JournalError as JournalError,
     JournalUnavailable as JournalUnavailable,
+    MissingPosition as MissingPosition,
     ModelChanged as ModelChanged,
     NonceForgotten as NonceForgotten,
-    NotHeld as NotHeld,
     NotReplicated as NotReplicated,
     OutcomeUnknown as OutcomeUnknown,
     StoreTooNew as StoreTooNew,
@@ -449,9 +449,9 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         only the last; in SQLite `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved, UnknownCopy, NotHeld; NonceForgotten, with `repeats`, if the log
-        cannot show whether the append was done; ValueError for parts that break the rules of
-        `Part`.
+        ModelChanged, CursorMoved, UnknownCopy, MissingPosition; NonceForgotten, with `repeats`, if
+        the log cannot show whether the append was done; ValueError for parts that break the
+        rules of `Part`.
         """
 
     async def known(
@@ -504,8 +504,8 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         are kept, of those from which the log still continues. Incomplete snapshots up to this seq,
         left by dead writers, are deleted.
 
-        Raises NotHeld if the log does not contain `chain` at `seq`, unless it is trimmed past
-        `seq` and has a newer snapshot.
+        Raises MissingPosition if the log does not contain `chain` at `seq`, unless it is trimmed
+        past `seq` and has a newer snapshot.
         """
 
     async def snapshot_get(self, model: str, incarnation: str, n: int = 0) -> Snapshot | None:

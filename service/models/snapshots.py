@@ -8,9 +8,9 @@ from dualstream.service.concurrency import drop_traceback
 from dualstream.service.journal.protocol import (
     JournalError,
     LogPosition,
+    MissingPosition,
     ModelChanged,
     ModelRecord,
-    NotHeld,
     UnknownModel,
 )
 from dualstream.service.models.deps import ModelDeps
@@ -140,7 +140,7 @@ class Snapshots:
                 str(error) or type(error).__name__,
                 exc_info=trace,
             )
-            if isinstance(error, NotHeld):
+            if isinstance(error, MissingPosition):
                 assert captured is not None
                 await self._committer.check_position(LogPosition(captured.seq, captured.chain))
         finally:

@@ -17,7 +17,7 @@ from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     LogPosition,
-    NotHeld,
+    MissingPosition,
     Snapshot,
     Trimmed,
     UnknownCopy,
@@ -45,7 +45,7 @@ async def take_version(
     """Name the state at the journal's end. False: the name has this state already.
 
     Raises Problem 422 for a bad name; Conflict if the name has another state; TooManyVersions;
-    NotHeld if the journal has lost or trimmed this state since, as it does when a sample is
+    MissingPosition if the journal has lost or trimmed this state since, as it does when a sample is
     unlearned.
     """
     if name is not None and not VERSION_NAME.fullmatch(name):
@@ -66,7 +66,7 @@ async def take_version(
                 answer = await journal.version_put(*where, version, change)
                 staged.is_named = True
                 return answer
-            except NotHeld:
+            except MissingPosition:
                 await model.committer.check_position(LogPosition(copy.seq, copy.chain))
                 raise
             except UnknownCopy:
@@ -99,7 +99,7 @@ async def roll_back_to_version(
     """Replace the state by that of a version.
 
     Raises Problem 404; 410 if a sample was unlearned after the version, or the journal has lost its
-    records; 503 if the copy is damaged; NotHeld if the journal loses records in between.
+    records; 503 if the copy is damaged; MissingPosition if the journal loses records in between.
     """
     version = await known_version(model, journal, name)
     position = await model.place()
@@ -126,8 +126,8 @@ async def roll_back_to_seq(
 ) -> tuple[Rollback, Receipt]:
     """Replace the state by the state at `seq`.
 
-    Raises Problem 410 if the journal no longer has it; NotHeld if the journal loses records in
-    between.
+    Raises Problem 410 if the journal no longer has it; MissingPosition if the journal loses records
+    in between.
     """
     _refuse(model, why_forgotten(model.replica, seq))
     record = await journal.get(model.record.id)
@@ -145,7 +145,7 @@ async def roll_back_to_seq(
             position = await model.place_beyond(LogPosition(record.seq, record.chain))
             _refuse(model, why_forgotten(model.replica, seq))
             if position is None:
-                raise NotHeld(record.id, record.seq, record.chain)
+                raise MissingPosition(record.id, record.seq, record.chain)
             try:
                 request = ControlRequest.of(order, key, requested, by=by, held=position)
                 receipt = await model.submit(request)

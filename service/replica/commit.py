@@ -27,9 +27,9 @@ from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     LogPosition,
+    MissingPosition,
     ModelChanged,
     NonceForgotten,
-    NotHeld,
     NotReplicated,
     OutcomeUnknown,
     Placed,
@@ -75,7 +75,7 @@ EXPECTED_ERRORS = (
     ModelChanged,
     UnknownCopy,
     CursorMoved,
-    NotHeld,
+    MissingPosition,
     NotReplicated,
 )
 """The caller receives these errors. They need no log entry."""
@@ -343,7 +343,7 @@ class Committer:
         try:
             try:
                 appended = await (group.appending or self._append(group))
-            except NotHeld:
+            except MissingPosition:
                 await self._check_named_position(group)
                 raise
             if front is not None and (self._refusal or replica.position != front):

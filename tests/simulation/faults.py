@@ -23,9 +23,9 @@ from dualstream.service.journal.protocol import (
     JournalUnavailable,
     Known,
     LogPosition,
+    MissingPosition,
     ModelRecord,
     NewPendingRow,
-    NotHeld,
     OutcomeUnknown,
     Overdue,
     Part,
@@ -214,7 +214,7 @@ class Connection:
         def see(_: object) -> None:
             if got.cancelled():
                 return
-            if kept is not None and isinstance(got.exception(), NotHeld):
+            if kept is not None and isinstance(got.exception(), MissingPosition):
                 self.unheld.append((incarnation, kept, query))
             # An append that only moves a cursor is not compared with a replica.
             if not parts or got.exception() is not None:
@@ -357,7 +357,7 @@ class Connection:
         request = self._network.scheduler.steps
         try:
             return (await self._call(_WRITE, "snapshot_put", *inputs))[0]
-        except NotHeld:
+        except MissingPosition:
             self.unheld.append((incarnation, LogPosition(seq, chain), request))
             raise
 

@@ -23,11 +23,11 @@ from dualstream.service.journal.protocol import (
     Entry,
     Head,
     LogPosition,
+    MissingPosition,
     ModelChanged,
     ModelRecord,
     NewPendingRow,
     NonceForgotten,
-    NotHeld,
     Overdue,
     Part,
     PendingRow,
@@ -189,7 +189,7 @@ class Store:
         sorting = Deduplication(log.seq)
         sorting.process(parts, log.keys.get)
         if kept is not None and sorting.seq > log.seq and not log.holds(kept):
-            raise NotHeld(log.id, kept.seq, kept.chain)
+            raise MissingPosition(log.id, kept.seq, kept.chain)
         if copy is not None and sorting.seq > log.seq:
             if copy not in log.stored:
                 raise UnknownCopy(log.id, copy)
@@ -298,7 +298,7 @@ class Store:
     ) -> bool:
         log = self.log(model, incarnation)
         if not log.holds(LogPosition(seq, chain)):
-            raise NotHeld(model, seq, chain)
+            raise MissingPosition(model, seq, chain)
         stored = self._held(log)
         if stored and stored[-1].seq >= seq + replaces:
             return False
@@ -372,7 +372,7 @@ class Store:
             return previous, False
         position = LogPosition(version.seq, version.chain)
         if not version.created_ms and not log.holds(position):
-            raise NotHeld(model, version.seq, version.chain)
+            raise MissingPosition(model, version.seq, version.chain)
         if version.digest not in log.stored:
             raise UnknownCopy(model, version.digest)
         if not log.holds(position):

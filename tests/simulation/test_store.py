@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.protocol import Appended, AppendRequest, LogPosition, NotHeld, Part
+from dualstream.service.journal.protocol import (
+    Appended,
+    AppendRequest,
+    LogPosition,
+    MissingPosition,
+    Part,
+)
 from tests.service.journal.groups import (
     CLIENT_SPEC,
     SPEC,
@@ -80,9 +86,9 @@ async def test_stores_agree_on_expected_positions(tmp_path: Path, seed: int):
             appended = store.append(
                 AppendRequest("m", log.incarnation, *inputs, held=LogPosition(seq, mine))
             )
-        except NotHeld:
+        except MissingPosition:
             refused += 1
-            with pytest.raises(NotHeld):
+            with pytest.raises(MissingPosition):
                 await journal.append(
                     AppendRequest("m", other.incarnation, *inputs, held=LogPosition(seq, theirs))
                 )

@@ -29,8 +29,8 @@ from dualstream.service.journal.protocol import (
     JournalError,
     JournalUnavailable,
     LogPosition,
+    MissingPosition,
     ModelChanged,
-    NotHeld,
     OutcomeUnknown,
     UnknownModel,
 )
@@ -333,7 +333,7 @@ class Refits(Job):
                 if request.held is None:
                     raise RecordsLost(f"the journal has since lost records up to seq {origin.seq}")
                 return await self._model.submit(request)
-            except (JournalUnavailable, OutcomeUnknown, NotHeld):
+            except (JournalUnavailable, OutcomeUnknown, MissingPosition):
                 # The key makes a retry harmless, and each attempt checks again.
                 if tried == ATTEMPTS - 1:
                     raise

@@ -20,8 +20,8 @@ from dualstream.service.journal.protocol import (
     Journal,
     JournalError,
     LogPosition,
+    MissingPosition,
     ModelChanged,
-    NotHeld,
     Snapshot,
     Trimmed,
     UnknownModel,
@@ -114,7 +114,7 @@ class UnlearnCleanup(Job):
             return True
         except JournalError as error:
             log.warning("model %r: the clean-up after unlearning is retried: %s", replica.id, error)
-            if isinstance(error, NotHeld):
+            if isinstance(error, MissingPosition):
                 await self._committer.check_position(LogPosition(captured.seq, captured.chain))
             return False
         except Exception:

@@ -9,7 +9,7 @@ from dualstream.service.journal.protocol import (
     Change,
     Conflict,
     CopyUse,
-    NotHeld,
+    MissingPosition,
     StoredCopy,
     TooManyVersions,
     UnknownCopy,
@@ -99,7 +99,7 @@ class RedisCopies(RedisAudit):
         if answer[0] == 6:
             raise UnknownCopy(model, version.digest)
         if answer[0] == 8:
-            raise NotHeld(model, version.seq, version.chain)
+            raise MissingPosition(model, version.seq, version.chain)
         if answer[0] == 7:
             raise TooManyVersions(model, self._limits.max_versions)
         return _version(version.name, answer[2]), bool(answer[1])

@@ -29,10 +29,10 @@ from dualstream.service.journal.protocol import (
     Lease,
     Limits,
     LogPosition,
+    MissingPosition,
     ModelChanged,
     ModelRecord,
     NonceForgotten,
-    NotHeld,
     Part,
     Revision,
     Snapshot,
@@ -286,7 +286,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
             raise CursorMoved(cursor.name, None if answer[1] is None else answer[1].decode())
         if answer[0] == 5:
             assert held is not None
-            raise NotHeld(model, held.seq, held.chain)
+            raise MissingPosition(model, held.seq, held.chain)
         if answer[0] == 6:
             assert copy is not None
             raise UnknownCopy(model, copy)
@@ -349,7 +349,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         begin = ("begin", incarnation, seq, chain, token, int(replaces))
         answer = await self._snapshot(model, token, *begin)
         if answer[0] == 5:
-            raise NotHeld(model, seq, chain)
+            raise MissingPosition(model, seq, chain)
         for number, at in enumerate(parts):
             if not answer[1]:
                 return False

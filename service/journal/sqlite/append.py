@@ -26,9 +26,9 @@ from dualstream.service.journal.protocol import (
     Known,
     Limits,
     LogPosition,
+    MissingPosition,
     ModelChanged,
     NonceForgotten,
-    NotHeld,
     Part,
     UnknownCopy,
 )
@@ -123,7 +123,7 @@ def _task_of(
             result = _append_new(db, head, nonce, parts, may_skip, limits, clock)
             if held is not None and result.seq > result.before:
                 if not leads_on_from(db, head, held):  # the head before the append
-                    raise NotHeld(model, held.seq, held.chain)
+                    raise MissingPosition(model, held.seq, held.chain)
             if copy is not None and result.seq > result.before:
                 if not has_copy(db, head.model, copy):
                     raise UnknownCopy(model, copy)

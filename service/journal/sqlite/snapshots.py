@@ -14,8 +14,8 @@ from dualstream.service.journal.protocol import (
     Base,
     Conflict,
     LogPosition,
+    MissingPosition,
     ModelRecord,
-    NotHeld,
     Snapshot,
     UnknownModel,
     Usage,
@@ -70,7 +70,7 @@ class SqliteSnapshots(SqlitePart):
         # The log no longer shows whether it had a position before its first entry.
         is_trimmed = is_late and seq < head.trimmed
         if not is_trimmed and not leads_on_from(db, head, LogPosition(seq, chain)):
-            raise NotHeld(model, seq, chain)
+            raise MissingPosition(model, seq, chain)
         if is_late:
             return None
         return db.execute(

@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import (
     Change,
     Conflict,
     LogPosition,
-    NotHeld,
+    MissingPosition,
     TooManyVersions,
     UnknownCopy,
 )
@@ -165,7 +165,7 @@ class SqliteCopies(SqlitePart):
             return existing, False
         position = LogPosition(version.seq, version.chain)
         if not version.created_ms and not leads_on_from(db, head, position):
-            raise NotHeld(model, version.seq, version.chain)
+            raise MissingPosition(model, version.seq, version.chain)
         if not has_copy(db, head.model, version.digest):
             raise UnknownCopy(model, version.digest)
         (count,) = db.execute(

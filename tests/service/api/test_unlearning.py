@@ -16,7 +16,7 @@ from dualstream.service.journal.protocol import (
     Conflict,
     JournalUnavailable,
     Limits,
-    NotHeld,
+    MissingPosition,
     TooManyVersions,
     Trimmed,
     Version,
@@ -195,7 +195,7 @@ def test_nothing_is_kept_of_a_state_that_a_sample_is_unlearned_under(store, goes
                     await roll_back_to_seq(model, late, model.replica.seq, None, b"")
                 assert (await journal.get("m")).seq == model.replica.parts.forgotten_seq
             else:
-                with pytest.raises(NotHeld):
+                with pytest.raises(MissingPosition):
                     await take_version(model, late, "w", "")
             assert not await journal.versions(*where)
             assert not await journal.copies(*where, with_partial=True)

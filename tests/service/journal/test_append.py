@@ -14,8 +14,8 @@ from dualstream.service.journal.protocol import (
     Known,
     Limits,
     LogPosition,
+    MissingPosition,
     ModelChanged,
-    NotHeld,
     Part,
 )
 from dualstream.service.journal.record import KeyKind, make_key
@@ -502,10 +502,10 @@ async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(jou
         LogPosition(6, second.chain),
     ]
     for index in (*others, LogPosition(7, second.chain), LogPosition(99, second.chain)):
-        with pytest.raises(NotHeld, match=f"chain {index.chain[:8]} at seq {index.seq}"):
+        with pytest.raises(MissingPosition, match=f"chain {index.chain[:8]} at seq {index.seq}"):
             await log.append(keyed("k", 7), nonce=bytes(16), held=index)
     await journal.trim(log.model, log.incarnation, 2)
-    with pytest.raises(NotHeld):
+    with pytest.raises(MissingPosition):
         await log.append(keyed("k", 7), nonce=bytes(16), held=kept[0])
     # Neither nonce nor key are kept of what was refused; what is known needs no place.
     appended = await log.append(keyed("k", 7), nonce=bytes(16), held=kept[1])
@@ -522,7 +522,7 @@ async def test_append_checks_the_position_with_its_other_conditions(journal: Jou
     for copy in (None, digest):
         for change in (None, got):
             beside = {"copy": copy, "change": change}
-            with pytest.raises(NotHeld):
+            with pytest.raises(MissingPosition):
                 await log.append(rows(1), held=LogPosition(seq, "0" * 40), **beside)
             chain = (await journal.get(log.model)).chain
             seq += 1

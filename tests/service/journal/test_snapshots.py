@@ -11,8 +11,8 @@ from dualstream.service.journal.protocol import (
     Conflict,
     Journal,
     LogPosition,
+    MissingPosition,
     ModelChanged,
-    NotHeld,
     Snapshot,
     Trimmed,
     Usage,
@@ -214,7 +214,7 @@ async def test_late_snapshot_before_the_trimmed_seq_is_not_stored(journal: Journ
         assert not await journal.snapshot_put(*where, b"late", replaces)
     for entry in (3, 4):  # positions that the log still shows
         where = (log.model, log.incarnation, 2 * entry, "0" * 40)
-        with pytest.raises(NotHeld):
+        with pytest.raises(MissingPosition):
             await journal.snapshot_put(*where, b"of a fork")
     assert await kept(log) == [8, 6]
     await journal.delete(log.model)

@@ -16,8 +16,8 @@ from dualstream.service.journal.protocol import (
     CopyUse,
     Journal,
     Limits,
+    MissingPosition,
     ModelChanged,
-    NotHeld,
     StoredCopy,
     TooManyVersions,
     UnknownCopy,
@@ -146,14 +146,14 @@ async def test_a_version_is_taken_only_where_the_log_leads_on_from_it(store: Sto
         }[taken]
         version = Version("v", seq, chain, digest, 5)
         if taken in ("after it", "elsewhere"):
-            with pytest.raises(NotHeld):
+            with pytest.raises(MissingPosition):
                 await log.journal.version_put(*log.where, version)
             return
         assert (await log.journal.version_put(*log.where, version))[1]
         await log.journal.trim(*log.where, 2)
         late = msgspec.structs.replace(version, name="late")
         if taken == "before it":
-            with pytest.raises(NotHeld):
+            with pytest.raises(MissingPosition):
                 await log.journal.version_put(*log.where, late)
         else:
             assert (await log.journal.version_put(*log.where, late))[1]

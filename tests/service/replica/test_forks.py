@@ -22,7 +22,7 @@ from dualstream.service.journal.protocol import (
     AppendRequest,
     JournalUnavailable,
     LogPosition,
-    NotHeld,
+    MissingPosition,
     OutcomeUnknown,
 )
 from dualstream.service.models.deps import SolverThread
@@ -234,7 +234,7 @@ def test_a_control_whose_state_the_store_does_not_hold_shows_it(tmp_path):
         await bench.committer.submit(request("two", 3))
         position = LogPosition(bench.replica.seq, bench.replica.chain)
         lose(tmp_path, 1)
-        with pytest.raises(NotHeld):
+        with pytest.raises(MissingPosition):
             await bench.committer.submit(ControlRequest.of(Demote(), held=position))
         assert bench.replica.seq == 1
         assert await is_served(bench.replica)
@@ -292,7 +292,7 @@ def test_position_no_longer_in_the_lineage_reveals_a_fork(tmp_path, monkeypatch,
                 return await copy_put(*args)
 
             monkeypatch.setattr(journal, "copy_put", lost)
-            with pytest.raises(NotHeld):
+            with pytest.raises(MissingPosition):
                 await take_version(model, journal, "v", "")
         else:
             await model.submit(ControlRequest.of(unlearning("1")))
@@ -319,7 +319,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
         await learn(model, "6")
         await model.snapshots.write()
         await journal.trim("m", model.record.incarnation, 7, behind=0)
-        with pytest.raises(NotHeld):
+        with pytest.raises(MissingPosition):
             await model.submit(ControlRequest.of(Demote(), held=position))
         assert await is_served(model.replica)
         assert registry.find("m") is model
