@@ -29,7 +29,7 @@ from dualstream.service.http.connection_limits import Connections, Limits
 from dualstream.service.http.protocol import protocol_of
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.chain import OURS
-from dualstream.service.journal.protocol import AppendRequest, Part, Placed
+from dualstream.service.journal.protocol import AppendRequest, Part, PartPosition
 from dualstream.service.replica.first_responses import FirstResponses
 from dualstream.service.replica.requests import Request, receipts_of
 from dualstream.service.replica.spec import canonical
@@ -170,7 +170,7 @@ def _answer(
 ) -> bytes:
     """The answer to a learned request, and the model attributes that it needs."""
     model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), row_schema=schema)
-    placed = [Placed(1, len(outcome.scores), len(outcome.scores))]
+    placed = [PartPosition(1, len(outcome.scores), len(outcome.scores))]
     (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
     return msgspec.json.encode(answer_new(model, parsed, receipt, False))
 

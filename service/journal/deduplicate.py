@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dualstream.service.journal.chain import NONCE_BYTES
-from dualstream.service.journal.protocol import Known, Part, Placed
+from dualstream.service.journal.protocol import Known, Part, PartPosition
 from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 
 
@@ -153,13 +153,13 @@ def last_known(skipped: Sequence[SkippedPart], seq: int) -> int:
 
 def placed(
     parts: Sequence[Part], before: int, skipped: Sequence[SkippedPart]
-) -> tuple[Placed, ...]:
+) -> tuple[PartPosition, ...]:
     """Position of each part, given the seq before the entry and the skipped parts."""
-    positions: list[Placed] = []
+    positions: list[PartPosition] = []
     seq = before
     if not skipped:
         for part in parts:
-            positions.append(Placed(seq + 1, seq + part.count, part.count))
+            positions.append(PartPosition(seq + 1, seq + part.count, part.count))
             seq += part.count
         return tuple(positions)
     exceptions = {one.part: one for one in skipped}
@@ -172,12 +172,12 @@ def placed(
                 first = last - exception.records + 1
                 is_known = not is_conflict
                 positions.append(
-                    Placed(first, last, exception.records, is_known, is_conflict, is_refused)
+                    PartPosition(first, last, exception.records, is_known, is_conflict, is_refused)
                 )
             elif is_refused:
-                positions.append(Placed(seq + 1, seq, 0, refused=True))
+                positions.append(PartPosition(seq + 1, seq, 0, refused=True))
             else:
-                positions.append(Placed(seq + 1, seq + count, count))
+                positions.append(PartPosition(seq + 1, seq + count, count))
                 seq += count
     return tuple(positions)
 

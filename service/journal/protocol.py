@@ -106,7 +106,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     whole: bool = False
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class PartPosition(msgspec.Struct, frozen=True, gc=False):
     """Position of one part: its records have the seqs first_seq .. seq.
 
     duplicate  the part was journalled before; the position is the original's, or for a part of a
@@ -157,7 +157,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     shortfall        why durability is lower than requested (too few replicas), else None
     """
 
-    placed: tuple[Placed, ...]
+    placed: tuple[PartPosition, ...]
     first_seq: int | None
     seq: int | None
     previous: str

@@ -32,7 +32,7 @@ from dualstream.service.journal.protocol import (
     NonceForgotten,
     NotReplicated,
     OutcomeUnknown,
-    Placed,
+    PartPosition,
     Trimmed,
     UnknownCopy,
 )
@@ -427,7 +427,7 @@ class Committer:
         return appended
 
     async def _apply(
-        self, group: Group, appended: Appended, placed: Sequence[Sequence[Placed]]
+        self, group: Group, appended: Appended, placed: Sequence[Sequence[PartPosition]]
     ) -> Applied | None:
         """Bring the replica past the append. Return the outcome of what is new.
 

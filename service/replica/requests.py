@@ -19,7 +19,7 @@ from dualstream.service.journal.protocol import (
     LogPosition,
     OutcomeUnknown,
     Part,
-    Placed,
+    PartPosition,
 )
 from dualstream.service.journal.record import (
     Control,
@@ -203,7 +203,7 @@ class Receipt(msgspec.Struct):
     Per-row fields cover the journalled rows. They are arrays if there are many rows.
     """
 
-    placed: Placed
+    placed: PartPosition
     """Position of the whole request. `duplicate` and `conflict` refer to its own key."""
     scores: Column | None = None
     losses: Column | None = None
@@ -224,7 +224,9 @@ class Receipt(msgspec.Struct):
     """Kept first response, for a repeated request with a key."""
 
 
-def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list[Sequence[Placed]]:
+def by_request(
+    requests: Sequence[AnyRequest], placed: Sequence[PartPosition]
+) -> list[Sequence[PartPosition]]:
     """Split the positions of a group's parts by request."""
     if len(requests) == 1:
         return [placed]
@@ -236,7 +238,7 @@ def by_request(requests: Sequence[AnyRequest], placed: Sequence[Placed]) -> list
     return found
 
 
-def is_left(place: Placed) -> bool:
+def is_left(place: PartPosition) -> bool:
     return place.duplicate or place.conflict or place.refused
 
 
@@ -254,7 +256,7 @@ class NewRows(NamedTuple):
     ids: RowIds = NO_IDS
 
 
-def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -> NewRows:
+def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[PartPosition]]) -> NewRows:
     """Collect the new rows of requests; at least one row is new."""
     first = requests[0]
     if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
@@ -291,7 +293,9 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[Placed]]) -
     return NewRows(as_batch(rows), names, keyed, RowIds.of(named) if named else NO_IDS)
 
 
-def _new_parts(request: Request, placed: Sequence[Placed]) -> list[tuple[int, Part, Placed]]:
+def _new_parts(
+    request: Request, placed: Sequence[PartPosition]
+) -> list[tuple[int, Part, PartPosition]]:
     """Parts with new rows, each with the index of its first row and its position."""
     firsts = accumulate([part.count for part in request.parts], initial=0)
     return [
@@ -303,7 +307,7 @@ def _new_parts(request: Request, placed: Sequence[Placed]) -> list[tuple[int, Pa
 
 def receipts_of(
     requests: Sequence[AnyRequest],
-    placed: Sequence[Sequence[Placed]],
+    placed: Sequence[Sequence[PartPosition]],
     outcome: Outcome | None,
     first_responses: FirstResponses,
 ) -> list[Receipt]:
@@ -343,7 +347,7 @@ def receipts_of(
 
 def receipt_of_control(
     request: ControlRequest,
-    place: Placed,
+    place: PartPosition,
     outcome: ControlOutcome | None,
     control_outcomes: ControlOutcomes,
 ) -> Receipt:
@@ -357,7 +361,7 @@ def receipt_of_control(
     return Receipt(place, control_outcome=outcome)
 
 
-def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
+def _placed_receipt(request: AnyRequest, placed: Sequence[PartPosition]) -> Receipt:
     """Receipt with the position of the whole request and its rows that were left out."""
     of_key = isinstance(request, ControlRequest) or request.key is not None
     is_of_key = of_key and is_left(placed[0]) and not placed[0].refused
@@ -381,6 +385,6 @@ def _placed_receipt(request: AnyRequest, placed: Sequence[Placed]) -> Receipt:
     # If nothing is new, use the last seq of the known rows.
     known = [place for place in placed if place.duplicate]
     seq = max((place.seq for place in kept or known or placed if not place.conflict), default=0)
-    whole = Placed(seq + 1 - len(rows), seq, len(rows))
+    whole = PartPosition(seq + 1 - len(rows), seq, len(rows))
     journalled = rows if duplicates or conflicts else None
     return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

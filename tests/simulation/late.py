@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dualstream.service.jobs.label_timeouts import DefaultLabels
-from dualstream.service.journal.protocol import Placed
+from dualstream.service.journal.protocol import PartPosition
 from dualstream.service.journal.record import KeyKind, Rows, make_key
 from dualstream.service.models.late_labels import (
     Label,
@@ -146,7 +146,7 @@ def _note(worker: "Worker", model: Model, tag: int, y: float, got: Labelled, beg
     seq, outcome = _said(got)
     if seq is not None:
         receipt = got.receipt if outcome == "new" else None
-        receipt = receipt or Receipt(Placed(seq, seq, 1, duplicate=True))
+        receipt = receipt or Receipt(PartPosition(seq, seq, 1, duplicate=True))
         notes.saw_acknowledged(model, tag, models.named_request(tag), receipt, began)
     notes.late.got.append(Told(row, y, seq, outcome, began))
     if outcome == "expired":

@@ -14,7 +14,7 @@ from dualstream.service.codecs import ListedRows
 from dualstream.service.features.members.controls import Demote, MemberAdd, MemberRemove, Promote
 from dualstream.service.features.unlearning.controls import Unlearn
 from dualstream.service.features.unlearning.state import digest_of
-from dualstream.service.journal.protocol import Placed
+from dualstream.service.journal.protocol import PartPosition
 from dualstream.service.journal.record import KeyKind, Rows, make_key
 from dualstream.service.replica.controls import Order
 from dualstream.service.replica.requests import ControlRequest, Receipt, Request
@@ -158,10 +158,10 @@ def default_of(tag: int) -> float:
     return -label_of(tag)
 
 
-def place_of(receipt: Receipt) -> Placed:
+def place_of(receipt: Receipt) -> PartPosition:
     """Where the rows of a request stand, or the only one, where its id was known."""
     for _, seq in receipt.duplicates:
-        return Placed(seq, seq, 1, duplicate=True)
+        return PartPosition(seq, seq, 1, duplicate=True)
     return receipt.placed
 
 

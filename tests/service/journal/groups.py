@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import (
     ModelRecord,
     NewPendingRow,
     Part,
-    Placed,
+    PartPosition,
 )
 from dualstream.service.journal.record import (
     KeyKind,
@@ -117,7 +117,7 @@ def places(appended: Appended) -> list[tuple[int, int, str]]:
     return [(position.first_seq, position.seq, _happened(position)) for position in appended.placed]
 
 
-def _happened(place: Placed) -> str:
+def _happened(place: PartPosition) -> str:
     if place.refused:
         return "refused for a conflict" if place.conflict else "refused"
     return "conflict" if place.conflict else "duplicate" if place.duplicate else "new"
