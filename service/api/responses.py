@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from dualstream.service.codecs import ParsedRows
-from dualstream.service.journal.protocol import Known
+from dualstream.service.journal.protocol import KeyEntry
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.observability.tracing import start_child
@@ -161,7 +161,7 @@ class SkippedRows:
                 self._left.append((first, part.fingerprint))
             first += part.count
 
-    def explain(self, entries: Sequence[Known | None]) -> None:
+    def explain(self, entries: Sequence[KeyEntry | None]) -> None:
         """Divide the skipped rows into duplicates and id conflicts."""
         for (row, fingerprint), entry in zip(self._left, entries, strict=True):
             if entry is not None and entry.fingerprint != fingerprint:

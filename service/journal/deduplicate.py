@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dualstream.service.journal.chain import NONCE_BYTES
-from dualstream.service.journal.protocol import Known, Part, PartPosition
+from dualstream.service.journal.protocol import KeyEntry, Part, PartPosition
 from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 
 
@@ -74,10 +74,10 @@ class Deduplication:
         self.seq = seq
         self.kept: list[bytes] = []
         self.skipped: list[SkippedPart] = []
-        self.keys: dict[bytes, Known] = {}
+        self.keys: dict[bytes, KeyEntry] = {}
         self.labels: list[bytes] = []
 
-    def process(self, parts: Sequence[Part], known: Callable[[bytes], Known | None]) -> None:
+    def process(self, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]) -> None:
         """Process the group; `known` looks up the stored value of a key."""
         for start, stop in requests(parts):
             opening = parts[start]
@@ -95,7 +95,7 @@ class Deduplication:
                     self._skip(number, opening, entry)
 
     def _take_request(
-        self, start: int, parts: Sequence[Part], known: Callable[[bytes], Known | None]
+        self, start: int, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]
     ) -> None:
         opening, request = parts[0], Deduplication(self.seq)
         is_accepted = False
@@ -120,14 +120,14 @@ class Deduplication:
             assert opening.key is not None
             count = request.seq - self.seq
             last = request.seq if count else last_known(request.skipped, request.seq)
-            self.keys[opening.key] = Known(last, count, opening.fingerprint)
+            self.keys[opening.key] = KeyEntry(last, count, opening.fingerprint)
         if request.seq > self.seq:
             self.kept += request.kept
         self.skipped += request.skipped
         self.labels += request.labels
         self.seq = request.seq
 
-    def _take(self, number: int, part: Part, known: Callable[[bytes], Known | None]) -> bool:
+    def _take(self, number: int, part: Part, known: Callable[[bytes], KeyEntry | None]) -> bool:
         """Keep a part unless its own key is known; return False if it is in conflict."""
         if part.key is not None:
             if part.key[0] == KeyKind.LABEL:
@@ -135,12 +135,12 @@ class Deduplication:
             entry = self.keys.get(part.key) or known(part.key)
             if entry is not None:
                 return self._skip(number, part, entry)
-            self.keys[part.key] = Known(self.seq + part.count, part.count, part.fingerprint)
+            self.keys[part.key] = KeyEntry(self.seq + part.count, part.count, part.fingerprint)
         self.seq += part.count
         self.kept.append(part.body)
         return True
 
-    def _skip(self, number: int, part: Part, entry: Known) -> bool:
+    def _skip(self, number: int, part: Part, entry: KeyEntry) -> bool:
         is_conflict = part.fingerprint != entry.fingerprint
         self.skipped.append(SkippedPart(number, entry.seq, entry.records, is_conflict))
         return not is_conflict

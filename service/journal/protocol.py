@@ -167,7 +167,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     shortfall: str | None = None
 
 
-class Known(NamedTuple):
+class KeyEntry(NamedTuple):
     """Stored value of a key: last seq, number of records, fingerprint."""
 
     seq: int
@@ -456,7 +456,7 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Known | None]:
+    ) -> list[KeyEntry | None]:
         """Return the stored value of each key, None for unknown ones.
 
         This is what an append finds at this moment. Writes nothing.

@@ -12,7 +12,7 @@ from struct import Struct
 
 from dualstream.service.codecs import ListedRows
 from dualstream.service.concurrency import run_short_here
-from dualstream.service.journal.protocol import Journal, Known, NewPendingRow, Part, PendingRow
+from dualstream.service.journal.protocol import Journal, KeyEntry, NewPendingRow, Part, PendingRow
 from dualstream.service.journal.record import (
     KeyKind,
     Rows,
@@ -81,7 +81,7 @@ class Labelled:
     journalled: dict[int, Label] = field(default_factory=dict)
     """Labels of that request that were journalled, by row index."""
 
-    def add_known(self, label: Label, kept: Known) -> None:
+    def add_known(self, label: Label, kept: KeyEntry) -> None:
         """A sample that has a label already: the same (duplicate) or another (conflict)."""
         is_same = kept.fingerprint == label.fingerprint
         (self.duplicates if is_same else self.conflicts).append((label.place, kept.seq))
@@ -185,7 +185,9 @@ async def learn_labels(
 
 
 def _look_up(
-    labels: Sequence[Label], waiting: Sequence[PendingRow | None], entries: Sequence[Known | None]
+    labels: Sequence[Label],
+    waiting: Sequence[PendingRow | None],
+    entries: Sequence[KeyEntry | None],
 ) -> tuple[Labelled, list[Rows]]:
     """The outcome of known and missing labels, and the waiting rows of the others."""
     labelled, rows = Labelled(), []
@@ -204,7 +206,7 @@ def _look_up(
 def _explained(
     labels: Sequence[Label],
     waiting: Sequence[PendingRow | None],
-    entries: Sequence[Known | None],
+    entries: Sequence[KeyEntry | None],
     repeats: tuple[int, int],
     answer: Answer | None,
 ) -> Labelled:

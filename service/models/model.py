@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence, Sized
 
 from dualstream.service.codecs import ListedRows, ParsedRows
-from dualstream.service.journal.protocol import Known, LogPosition, ModelRecord
+from dualstream.service.journal.protocol import KeyEntry, LogPosition, ModelRecord
 from dualstream.service.models.activity import Activity
 from dualstream.service.models.compiled_specs import CompiledSpec
 from dualstream.service.models.deps import ModelDeps
@@ -161,7 +161,7 @@ class Model(CommitListener):
                     parsed.rows.names_of(row, row + 1), receipt.placed.seq
                 )
 
-    async def known(self, keys: Sequence[bytes]) -> list[Known | None]:
+    async def known(self, keys: Sequence[bytes]) -> list[KeyEntry | None]:
         """What the journal keeps under these keys."""
         record = self.record
         return await self.deps.journal.known(record.id, record.incarnation, keys)

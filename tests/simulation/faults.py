@@ -21,7 +21,7 @@ from dualstream.service.journal.protocol import (
     Head,
     JournalError,
     JournalUnavailable,
-    Known,
+    KeyEntry,
     LogPosition,
     MissingPosition,
     ModelRecord,
@@ -321,7 +321,7 @@ class Connection:
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> "list[Known | None]":
+    ) -> "list[KeyEntry | None]":
         return (await self._call(_READ, "known", model, incarnation, tuple(keys)))[0]
 
     async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:

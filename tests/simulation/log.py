@@ -7,7 +7,7 @@ entries, nonces, keys and cursors together.
 from dataclasses import dataclass, field
 
 from dualstream.service.journal.chain import next_chain
-from dualstream.service.journal.deduplicate import Known, SkippedPart
+from dualstream.service.journal.deduplicate import KeyEntry, SkippedPart
 from dualstream.service.journal.protocol import (
     Audited,
     CursorMove,
@@ -32,7 +32,7 @@ class Operation:
     previous: str
     chain: str
     left: list[SkippedPart]
-    keys: dict[bytes, Known]
+    keys: dict[bytes, KeyEntry]
     cursor: CursorMove | None
     entry: Entry | None
     let_go: dict[bytes, PendingRow]
@@ -53,7 +53,7 @@ class Log:
     operations: list[Operation] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     nonces: dict[bytes, Operation] = field(default_factory=dict)
-    keys: dict[bytes, Known] = field(default_factory=dict)
+    keys: dict[bytes, KeyEntry] = field(default_factory=dict)
     cursors: dict[str, str] = field(default_factory=dict)
     snapshots: list[Snapshot] = field(default_factory=list)
     """The newest last."""

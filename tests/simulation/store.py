@@ -8,7 +8,7 @@ import msgspec
 
 from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.chain import first_chain, next_chain
-from dualstream.service.journal.deduplicate import Deduplication, Known, check_parts, placed
+from dualstream.service.journal.deduplicate import Deduplication, KeyEntry, check_parts, placed
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
@@ -261,7 +261,7 @@ class Store:
             results.append(entry)
         return results, False
 
-    def known(self, model: str, incarnation: str, keys: Sequence[bytes]) -> "list[Known | None]":
+    def known(self, model: str, incarnation: str, keys: Sequence[bytes]) -> "list[KeyEntry | None]":
         log = self.log(model, incarnation)
         return [log.keys.get(key) for key in keys]
 

@@ -25,7 +25,7 @@ from dualstream.service.journal.protocol import (
     Entry,
     Head,
     JournalUnavailable,
-    Known,
+    KeyEntry,
     Lease,
     Limits,
     LogPosition,
@@ -298,8 +298,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
 
     async def known(
         self, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Known | None]:
-        entries: list[Known | None] = []
+    ) -> list[KeyEntry | None]:
+        entries: list[KeyEntry | None] = []
         own = keys_of(model)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             batch = keys[at : at + _KEYS_AT_ONCE]
@@ -309,7 +309,7 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
             for stored in answer[1:]:
                 seq, records = KNOWN.unpack_from(stored) if stored else (0, 0)
                 mark = stored[24:] or None
-                entries.append(Known(seq, records, mark) if stored else None)
+                entries.append(KeyEntry(seq, records, mark) if stored else None)
         return entries
 
     async def read(

@@ -23,7 +23,7 @@ from dualstream.service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Entry,
-    Known,
+    KeyEntry,
     Limits,
     LogPosition,
     MissingPosition,
@@ -38,7 +38,7 @@ from dualstream.service.journal.sqlite.connection_thread import AnyTask, GroupTa
 from dualstream.service.journal.sqlite.keys import find_keys, keep_keys
 from dualstream.service.journal.sqlite.log import (
     Head,
-    KnownHeads,
+    HeadCache,
     find_entries,
     find_head,
     leads_on_from,
@@ -79,7 +79,7 @@ class SqliteAppends(SqlitePart):
     @reads
     def known(
         self, db: Connection, model: str, incarnation: str, keys: Sequence[bytes]
-    ) -> list[Known | None]:
+    ) -> list[KeyEntry | None]:
         head = find_head(db, model, incarnation)
         entries = find_keys(db, head, keys, self._limits, self._clock.now_ms())
         return [entries.get(key) for key in keys]
@@ -99,7 +99,7 @@ class SqliteAppends(SqlitePart):
 
 
 def _task_of(
-    request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
+    request: AppendRequest, limits: Limits, heads: HeadCache, clock: SteadyClock
 ) -> AnyTask[Appended]:
     model, nonce, parts = request.model, request.nonce, request.parts
     cursor, copy, change, held = request.cursor, request.copy, request.change, request.held
@@ -145,7 +145,7 @@ class PlainAppend(GroupTask[Appended]):
     __slots__ = "clock", "heads", "limits", "request"
 
     def __init__(
-        self, request: AppendRequest, limits: Limits, heads: KnownHeads, clock: SteadyClock
+        self, request: AppendRequest, limits: Limits, heads: HeadCache, clock: SteadyClock
     ) -> None:
         self.request, self.limits, self.heads, self.clock = request, limits, heads, clock
 
@@ -229,7 +229,7 @@ def _following_head(
     db: Connection,
     head: Head,
     result: Result,
-    keys: Mapping[bytes, Known],
+    keys: Mapping[bytes, KeyEntry],
     limits: Limits,
     clock: SteadyClock,
 ) -> Head:

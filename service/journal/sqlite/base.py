@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.journal.sqlite.log import KnownHeads
+from dualstream.service.journal.sqlite.log import HeadCache
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
 from dualstream.service.journal.sqlite.wal import Checkpointer, FileChecks
 
@@ -17,7 +17,7 @@ class SqlitePart:
 
     _path: str
     _limits: Limits
-    _heads: KnownHeads
+    _heads: HeadCache
     _writer: ConnectionThread
     _reader: ConnectionThread
     _checkpointer: Checkpointer

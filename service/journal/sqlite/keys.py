@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from sqlite3 import Connection
 
-from dualstream.service.journal.protocol import Known, Limits
+from dualstream.service.journal.protocol import KeyEntry, Limits
 from dualstream.service.journal.sqlite.log import Head
 
 # Expired keys that an append deletes beyond those that it adds: bounds the cost of one append.
@@ -19,21 +19,21 @@ WHERE model = ? AND time_ms > ? AND number >= ? AND key IN ({})
 
 def find_keys(
     db: Connection, head: Head, keys: Sequence[bytes], limits: Limits, time_ms: int
-) -> dict[bytes, Known]:
+) -> dict[bytes, KeyEntry]:
     """Stored values of the known ones among these keys, many per statement."""
     oldest_ms = time_ms - round(limits.key_ttl_s * 1000)
     floor = head.next_key - limits.max_keys
-    entries: dict[bytes, Known] = {}
+    entries: dict[bytes, KeyEntry] = {}
     for at in range(0, len(keys), LOOKED_UP_KEYS):
         batch = keys[at : at + LOOKED_UP_KEYS]
         padding = [None] * (LOOKED_UP_KEYS - len(batch))  # keeps it one prepared statement
         for key, *fields in db.execute(_KEYS, (head.model, oldest_ms, floor, *batch, *padding)):
-            entries[key] = Known(*fields)
+            entries[key] = KeyEntry(*fields)
     return entries
 
 
 def keep_keys(
-    db: Connection, head: Head, keys: Mapping[bytes, Known], limits: Limits, time_ms: int
+    db: Connection, head: Head, keys: Mapping[bytes, KeyEntry], limits: Limits, time_ms: int
 ) -> tuple[int, int]:
     """Insert new keys and delete some expired or excess ones; return (first, next) key number.
 

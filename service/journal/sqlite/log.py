@@ -70,7 +70,7 @@ def find_heads(db: Connection, models: Sequence[str]) -> dict[str, tuple[str, He
     return by_model
 
 
-class KnownHeads:
+class HeadCache:
     """Cache of heads as appends left them, for the writing connection.
 
     Valid until another connection commits, or this one changes any other row.

@@ -21,7 +21,7 @@ from dualstream.service.journal.sqlite.archive_access import SqliteArchiveAccess
 from dualstream.service.journal.sqlite.audit import SqliteAudit
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread
-from dualstream.service.journal.sqlite.log import KnownHeads, find_entries, find_head
+from dualstream.service.journal.sqlite.log import HeadCache, find_entries, find_head
 from dualstream.service.journal.sqlite.pending_rows import SqlitePendingRows
 from dualstream.service.journal.sqlite.rate_buckets import SqliteRateBuckets
 from dualstream.service.journal.sqlite.schema import connect
@@ -75,7 +75,7 @@ class SqliteJournal(
 
     def _make_threads(self) -> None:
         self._clock = SteadyClock()
-        self._heads = KnownHeads()
+        self._heads = HeadCache()
         self._writer = ConnectionThread(
             "journal-writer", self._connect, self._path, self._heads.forget
         )

@@ -11,7 +11,7 @@ from dualstream.service.journal.protocol import (
     CursorMove,
     CursorMoved,
     Journal,
-    Known,
+    KeyEntry,
     Limits,
     LogPosition,
     MissingPosition,
@@ -634,7 +634,7 @@ async def test_what_is_kept_under_keys_is_shown_and_nothing_changed(journal: Jou
         )
     ]
     result = await journal.known(log.model, log.incarnation, keys)
-    assert result == [Known(4, 1, fingerprint("p")), None, Known(4, 2, fingerprint("")), None]
+    assert result == [KeyEntry(4, 1, fingerprint("p")), None, KeyEntry(4, 2, fingerprint("")), None]
     assert await journal.known(log.model, log.incarnation, []) == []
     many = [make_key(KeyKind.SAMPLE, str(number)) for number in range(2500)]
     assert await journal.known(log.model, log.incarnation, many) == [None] * 2500

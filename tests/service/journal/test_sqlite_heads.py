@@ -15,7 +15,7 @@ from dualstream.service.journal.protocol import (
     UnknownCopy,
 )
 from dualstream.service.journal.sqlite import SqliteJournal
-from dualstream.service.journal.sqlite.log import KnownHeads
+from dualstream.service.journal.sqlite.log import HeadCache
 from tests.service.journal.conftest import Store
 from tests.service.journal.groups import Log, rows
 from tests.service.journal.sqlite_support import Connection, at_once, journal, logs_of
@@ -52,7 +52,7 @@ async def test_heads_are_looked_up_where_somebody_else_may_have_moved_them(
 async def test_those_that_were_moved_longest_ago_are_forgotten(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(KnownHeads, "MAX_HEADS", 2)
+    monkeypatch.setattr(HeadCache, "MAX_HEADS", 2)
     logs = await logs_of(journal, 3)
     for log, expected in zip([*logs, logs[2], logs[1], logs[0]], [1, 1, 1, 0, 0, 1], strict=True):
         _, said = await at_once(journal, [log], rows(1))
