@@ -90,7 +90,7 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """State of a connection at the last check that candidates progress."""
+    """State of a connection at the last check that found progress."""
 
     state: State
     requests: int

@@ -39,8 +39,9 @@ async def recover(
     """Bring an empty replica at least to the journal's end as it is in `base`, or now.
 
     Starts from the newest good snapshot that the journal continues from, else from the beginning of
-    the journal. If neither works and `adopts` is set, a snapshot of any numeric identity is
-    accepted. All of this is tried again, because entries may be lost or trimmed between two reads.
+    the journal. If neither works because the journal is trimmed, and `adopts` is set, a snapshot of
+    any numeric identity is accepted. All of this is tried again, because entries may be lost or
+    trimmed between two reads.
 
     Raises NoBase, also if the journal contradicts itself or its head; ModelChanged.
     """
@@ -116,6 +117,8 @@ async def _failure_of_starts(
     kept_from, reason, rejected = 0, "", []
     starts: list[tuple[int | None, bool]] = [(0, False), (1, False), (None, False)]
     for n, any_identity in [*starts, (0, True), (1, True)] if adopts else starts:
+        if any_identity and not kept_from:
+            break  # the journal is whole: the next attempt replays it
         snapshot = base.snapshot
         if n != 0:
             where = (replica.id, replica.incarnation)

@@ -4,11 +4,13 @@ import asyncio
 import logging
 import random
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dualstream.service.features import ALL
+from dualstream.service.replica.fork_detection import Forked
 from dualstream.service.replica.recovery import NoBase, recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.state import Captured
@@ -266,5 +268,24 @@ def test_replica_that_loads_while_the_journal_is_trimmed_under_it_begins_again(s
         fresh = Replica(kept.record, ALL)
         await recover(fresh, Trimming())  # type: ignore[arg-type]
         assert bits(fresh) == bits(kept.replica)
+
+    run(store, scenario)
+
+
+def test_adoption_replays_a_whole_journal_that_changed_between_two_reads(store, monkeypatch):
+    async def scenario(kept: Kept) -> None:
+        with monkeypatch.context() as before:
+            before.setattr("dualstream.service.replica.state.numeric_identity", lambda: "theirs")
+            await kept.learn_and_write()
+        catch_up, forks = Replica.catch_up, iter([Forked("entries were replaced")])
+
+        async def replaced_once(replica: Replica, *args: Any) -> None:
+            for fork in forks:
+                raise fork
+            await catch_up(replica, *args)
+
+        monkeypatch.setattr(Replica, "catch_up", replaced_once)
+        fresh = await kept.fresh(adopts=True)
+        assert (fresh.seq, fresh.restored_seq) == (20, 0)
 
     run(store, scenario)
