@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+import dualstream.service.features.guard.controls
 import dualstream.service.features.guard.quarantine
 import dualstream.service.features.refits.controls
 import dualstream.service.features.refits.table
@@ -119,6 +120,7 @@ BUGS = {
         [
             (Store, "append", _whatever_was_lost),
             (dualstream.service.replica.copies, "why_no_way_back", _still_to_come),
+            (dualstream.service.features.guard.controls, "why_no_way_back", _still_to_come),
             (dualstream.service.models.versions, "why_no_way_back", _still_to_come),
         ]
     ),

@@ -15,8 +15,8 @@ from dualstream.service.journal.page import end_of
 from dualstream.service.journal.protocol import Entry, ModelChanged
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.commit import Committer
-from dualstream.service.replica.fork_detection import Forked, Lineage
-from dualstream.service.replica.recovery import NoBase, rebuild
+from dualstream.service.replica.fork_detection import Lineage
+from dualstream.service.replica.recovery import NoBase
 from dualstream.service.replica.replica import Replica
 from tests.simulation.bugs.planting import Bug, nothing
 
@@ -57,12 +57,10 @@ async def _looked_once(true: Any, replica: Replica, journal: Any, has_read: bool
         await replica.catch_up(journal)
 
 
-async def _served_meanwhile(true: Any, self: Committer, fork: Exception) -> None:
+async def _served_meanwhile(true: Any, self: Committer, cause: Exception) -> None:
     """A fork is served until the rebuilding begins."""
-    if isinstance(fork, Forked):
-        self._listener.on_fork(self._replica.id)
     await self._journal.get(self._replica.id)
-    await rebuild(self._replica, self._journal)
+    await true(self, cause)
 
 
 def _in_a_task(true: Any, work: Any) -> None:
@@ -174,7 +172,7 @@ BUGS = {
         ]
     ),
     "fork served for one more turn": Bug(
-        [(dualstream.service.replica.commit, "contradicts", nothing)]
+        [(dualstream.service.replica.commit, "start", _in_a_task)]
     ),
     "fork served to who asked before": Bug([(Replica, "serving", _whoever_came_before)]),
     "refresh cancelled with its caller": Bug([(Committer, "refresh", _with_its_caller)]),

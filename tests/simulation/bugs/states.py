@@ -27,29 +27,23 @@ def _uncounted(true: Any, self: Replica, *args: Any) -> None:
     self.refused_controls = 0
 
 
-@dataclass
-class _Late:
-    captured: Captured
-    replica: Replica
+@dataclass(frozen=True)
+class _Late(Captured):
+    replica: Any = None
 
     @property
-    def seq(self) -> int:
-        return self.captured.seq
-
-    def encode(self) -> Snapshot:
-        return self._now().encode()
+    def snapshot_arrays(self) -> dict[str, np.ndarray]:
+        return PositionedState.capture(self.replica).snapshot_arrays
 
     def as_copy(self) -> Snapshot:
-        return self._now().as_copy()
-
-    def _now(self) -> Captured:
-        of, now = self.captured, PositionedState.capture(self.replica)
-        return replace(of, arrays=now.arrays, bookkeeping=now.bookkeeping)
+        now = PositionedState.capture(self.replica)
+        return replace(now, seq=self.seq, chain=self.chain, header=self.header).as_copy()
 
 
 def _uncopied(true: Any, self: Replica) -> Any:
     """The state is read when it is encoded, while learning goes on."""
-    return _Late(true(self), self)
+    of = true(self)
+    return _Late(of.seq, of.chain, of.arrays, of.header, of.make_parts, of.bookkeeping, self)
 
 
 def _older_instead(true: Any, self: Store, model: str, incarnation: str, *args: Any) -> bool:
