@@ -33,7 +33,7 @@ log = logging.getLogger("dualstream.model")
 
 MAX_APPEND_S = 5.0
 """Time during which an append of unknown outcome is retried."""
-OVERHEAD_BYTES = 3_000
+OVERHEAD_BYTES = 6_000
 """Committer, locks and other memory of a model besides its state and row schema."""
 MEASURE_RECORDS = 1000
 """Records after which the memory of a model is measured again, at most."""

@@ -17,6 +17,7 @@ from dualstream.service import cli, codecs
 from dualstream.service.api import events
 from dualstream.service.cli import settings_flags
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.service.codecs import row_schema
 from dualstream.service.features.guard import state as guard
 from dualstream.service.http import connection_limits, overload
 from dualstream.service.http.body_memory import MAX_BODIES, memory_limit
@@ -74,8 +75,8 @@ def test_flags_are_the_settings_with_their_groups_ranges_and_defaults():
 def test_docs_list_the_fixed_limits():
     limits = (
         codecs.RowLimits().rows,
-        codecs.MAX_NONZEROS,
-        codecs.LONGEST_NAME,
+        row_schema.MAX_NONZEROS,
+        row_schema.LONGEST_NAME,
         guard.MAX_QUARANTINE_RECORDS,
         guard.MAX_QUARANTINE_BYTES,
         DEFAULT_LIMITS.max_remembered,

@@ -20,7 +20,7 @@ from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control
 from dualstream.service.models.deps import NICENESS, SolverThread
 from dualstream.service.models.replay import replay
-from dualstream.service.replica.controls import apply_to
+from dualstream.service.replica.controls import apply_to, read_control
 from dualstream.solvers.offline import semiparametric
 from dualstream.solvers.refit import weights_problem, window_problem
 from tests.service.conftest import assert_problem
@@ -137,7 +137,7 @@ def test_an_unlearned_sample_does_not_come_back(serve, store, monkeypatch):
     replica = replica_of(client)
     state = bits(replica)
     stale = Control("refit", control.fields | {"seq": 200}, control.arrays)
-    outcome = apply_to(replica, stale)
+    outcome = apply_to(replica, *read_control(replica, ALL.kinds, stale), stale.arrays)
     assert outcome.refusal is not None and "unlearned at seq 201" in outcome.refusal
     assert bits(replica) == state
 

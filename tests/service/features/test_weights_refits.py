@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dualstream.service.features import ALL
 from dualstream.service.features.refits import job as refits
 from dualstream.service.features.refits.window import Window, last_rows
 from dualstream.service.journal.protocol import Entry, Trimmed
 from dualstream.service.journal.record import Control
 from dualstream.service.replica.commit import Committer
-from dualstream.service.replica.controls import apply_to
+from dualstream.service.replica.controls import apply_to, read_control
 from dualstream.service.replica.groups import Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
@@ -190,7 +191,7 @@ def test_weights_of_records_that_a_replica_never_had_are_refused(serve, tmp_path
     [control] = controls(stores[0])
     subject = loaded(stores[1])
     before = bits(subject)
-    outcome = apply_to(subject, control)
+    outcome = apply_to(subject, *read_control(subject, ALL.kinds, control), control.arrays)
     assert outcome.refusal is not None and "has lost records up to seq 50" in outcome.refusal
     assert bits(subject) == before
 
