@@ -60,10 +60,10 @@ PRIVATE = frozenset(
 USES = {
     "client": 2,
     "consume": 3,
-    "load_tests": 760,
-    "service": 1850,
-    "solvers": 2050,
-    "tests": 1480,
+    "load_tests": 110,
+    "service": 680,
+    "solvers": 375,
+    "tests": 1365,
     "wire": 4,
 }
 # Names of tests: subject, verb, condition.
