@@ -367,7 +367,7 @@ def warm() -> int:
     return len(_KERNELS)
 
 
-def compiled_anew() -> int:
+def compiled_count() -> int:
     """Number of kernels imported so far that were compiled because the cache lacked them."""
     return sum(sum(compiled.stats.cache_misses.values()) for compiled, _ in list(_KERNELS))
 

@@ -173,7 +173,7 @@ class Model(CommitListener):
         """
         await self.committer.refresh(seq)
 
-    async def place(self) -> LogPosition:
+    async def position(self) -> LogPosition:
         """The position of the replica between two groups. It is unchanged when the caller resumes.
 
         A control computed from the state at this position is submitted with it. The journal refuses
@@ -182,13 +182,13 @@ class Model(CommitListener):
         async with self.committer.between_groups():
             return self.replica.position
 
-    async def place_beyond(self, position: LogPosition) -> LogPosition | None:
+    async def position_beyond(self, position: LogPosition) -> LogPosition | None:
         """The journal's end, if the records at `place` still lead to it. None if they are lost.
 
         `place` is the end of an entry. Raises what the journal's read raises.
         """
         await self.refresh()
-        end = await self.place()
+        end = await self.position()
         return end if self.replica.lineage.includes(position.seq, position.chain) else None
 
     @property

@@ -102,7 +102,7 @@ async def roll_back_to_version(
     records; 503 if the copy is damaged; MissingPosition if the journal loses records in between.
     """
     version = await known_version(model, journal, name)
-    position = await model.place()
+    position = await model.position()
     _refuse(model, why_no_way_back(model.replica, version.seq))
     try:
         await fetch_copy(model.replica, version.digest, journal)
@@ -142,7 +142,7 @@ async def roll_back_to_seq(
         async with staged_copy(model, journal, copy) as staged:
             order = Rollback(staged.digest, seq)
             # The journal may have been trimmed since the record was read.
-            position = await model.place_beyond(LogPosition(record.seq, record.chain))
+            position = await model.position_beyond(LogPosition(record.seq, record.chain))
             _refuse(model, why_forgotten(model.replica, seq))
             if position is None:
                 raise MissingPosition(record.id, record.seq, record.chain)

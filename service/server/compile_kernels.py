@@ -106,7 +106,7 @@ def notice_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
     def notify() -> None:
         while not done.wait(NOTICE_AFTER_S):
             # The module may still be importing.
-            compiled = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_anew", None)
+            compiled = getattr(sys.modules.get("dualstream.solvers.jit"), "compiled_count", None)
             if compiled is not None and compiled():
                 say("kernels are compiled for this machine, once; this takes a minute or more")
                 begun.extend(map(begin, (COMPILED_LAST, FIRST_MODEL)))

@@ -38,8 +38,8 @@ PAGES = (
 COUNT_COMPILED = """
 from dualstream.service.server.compile_kernels import compile_here, kernel_modules
 compile_here(list(kernel_modules()))
-from dualstream.solvers.jit import compiled_anew
-print(compiled_anew())
+from dualstream.solvers.jit import compiled_count
+print(compiled_count())
 """
 MUST_NOT_WRITE = ("/new", "/tmp/new", "/app/new", "/opt/kernels/new", "/usr/local/new")
 

@@ -256,7 +256,7 @@ class Worker:
             model = await self.model(model_id)
             await self._refresh(model)
             await model.job(GuardRollback).settled()
-            kept = await model.place()
+            kept = await model.position()
             since = model.replica.parts.paused_since
             if not since:
                 return None

@@ -331,7 +331,7 @@ def double(x):
 def triple(x):
     return 3.0 * x
 
-print(double(1.5), triple(1.5), jit.compiled_anew())
+print(double(1.5), triple(1.5), jit.compiled_count())
 """
 # Forks of one process, because each import of numba takes a second.
 DAMAGES = """

@@ -111,7 +111,7 @@ class GuardRollback(Job):
         key of the next rollback.
         """
         await model.refresh()
-        position = await model.place()
+        position = await model.position()
         pauses = self._due()
         if pauses is None:
             return

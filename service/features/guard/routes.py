@@ -35,7 +35,7 @@ async def resume_model(
 
     async def submit() -> tuple[Resume, Receipt]:
         await model.job(GuardRollback).settled()
-        position = await model.place()
+        position = await model.position()
         since = model.replica.parts.paused_since
         if not since:
             raise _refused(f"model {model_id!r} is not paused, so there is nothing to resume")

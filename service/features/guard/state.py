@@ -77,7 +77,7 @@ class Guarding(StatePart):
         self.pauses.trip(trips, self._pauses_learning)
         if not self._pauses_learning:
             for trip in trips:
-                self.guard.begin_anew(seq, trip.quantity)
+                self.guard.reset(seq, trip.quantity)
 
     def on_restored(self, present: Self, copy_seq: int, seq: int) -> None:
         """Keep the present pause and trips: they are not rolled back."""
@@ -87,11 +87,11 @@ class Guarding(StatePart):
             pauses.settle(self.pauses.learned_through if was_paused else copy_seq)
         self.pauses = pauses
         self._pauses_learning = present._pauses_learning
-        self.guard.calm(seq)
+        self.guard.acknowledge(seq)
 
     def on_weights_set(self, seq: int) -> None:
         """Restart the history of weight norms."""
-        self.guard.begin_anew(seq, "norm")
+        self.guard.reset(seq, "norm")
 
     def on_forgotten(self, seq: int) -> None:
         self.guard.not_before(seq)
@@ -125,9 +125,9 @@ class Guarding(StatePart):
         rows, and the old history trips on them again.
         """
         if learns_quarantine:
-            self.guard.begin_anew(seq)
+            self.guard.reset(seq)
         else:
-            self.guard.calm(seq)
+            self.guard.acknowledge(seq)
         self.pauses.resume(seq, learns_quarantine)
 
     def check_learning(self, model: str, seq: int) -> None:

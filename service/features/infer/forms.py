@@ -2,7 +2,6 @@
 
 import re
 from enum import Enum, auto
-from math import isfinite
 from typing import Any
 
 from dualstream.solvers.rows.columns.values import BadColumn, as_boolean, as_number, as_time
@@ -114,7 +113,3 @@ def is_time(value: Any) -> bool:
     except BadColumn:
         return False
     return True
-
-
-def is_scalar(value: Any) -> bool:
-    return isinstance(value, str | bool | int) or (isinstance(value, float) and isfinite(value))

@@ -324,7 +324,7 @@ class Refits(Job):
         """
         for tried in range(ATTEMPTS):
             try:
-                request.held = await self._model.place_beyond(origin)
+                request.held = await self._model.position_beyond(origin)
                 since = self._model.replica.parts.forgotten_seq
                 if since > origin.seq:
                     raise RefitError(

@@ -113,19 +113,19 @@ class Guard:
             return []
         return [Trip(quantity, self._rows, seq, min(value, LARGEST), limit, breaker.calm_seq)]
 
-    def begin_anew(self, seq: int, quantity: str | None = None) -> None:
+    def reset(self, seq: int, quantity: str | None = None) -> None:
         """Clear the history of the quantity, or of all, from log position `seq` on."""
         for name, breaker in self._breakers.items():
             if quantity in (None, name):
                 breaker.forget()
-                breaker.calm(seq)
+                breaker.acknowledge(seq)
         if quantity is None:
             self._rows_since, self._loss_since = 0, 0.0
 
-    def calm(self, seq: int) -> None:
+    def acknowledge(self, seq: int) -> None:
         """Declare the state at log position `seq` good, whatever was before."""
         for breaker in self._breakers.values():
-            breaker.calm(seq)
+            breaker.acknowledge(seq)
 
     def not_before(self, seq: int) -> None:
         """Forbid rollbacks to states before log position `seq`."""
@@ -182,7 +182,7 @@ class _Breaker:
         self.weight = self.mean = self.spread = 0.0
         self.looks = self.bad = 0
 
-    def calm(self, seq: int) -> None:
+    def acknowledge(self, seq: int) -> None:
         self.bad, self.calm_seq = 0, seq
 
     @property
@@ -201,7 +201,7 @@ class _Breaker:
         if value > limit:
             self.bad += 1
             return limit if self.bad >= self._patience else None
-        self.calm(seq)
+        self.acknowledge(seq)
         apart = value - self.mean
         fading = min(self._fading, self.looks / (self.looks + 1))
         self.weight = fading * self.weight + 1.0

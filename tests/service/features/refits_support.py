@@ -46,7 +46,7 @@ def until(client, job: str, *statuses: str) -> dict[str, Any]:
         got = answer.json()
         if answer.status_code == 200 and got["status"] in statuses:
             return got
-        # 503 while the model is loaded anew, as the journal was trimmed behind a clean-up.
+        # 503 while the model is loaded again, because a clean-up trimmed the journal.
         is_going_on = answer.status_code == 503 or got["status"] in refit_board.UNDER_WAY
         assert time.monotonic() < deadline and is_going_on, got
         time.sleep(0.005)

@@ -314,7 +314,7 @@ def test_a_place_that_was_let_go_of_is_no_fork(tmp_path):
     """The store trimmed the journal past it; the head shows that the replica is not forked."""
 
     async def scenario(model: Model, registry: ModelRegistry, journal: Any) -> None:
-        position = await model.place()
+        position = await model.position()
         await learn(model, "5")
         await learn(model, "6")
         await model.snapshots.write()

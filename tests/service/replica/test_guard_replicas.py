@@ -50,7 +50,7 @@ class ByHand:
     def go_back(self, seq: int) -> None:
         for part, state in zip((self.learner, self.guard), self.states[seq], strict=True):
             part.restore(state)
-        self.guard.calm(self.seq)
+        self.guard.acknowledge(self.seq)
 
     def learn(self, batch: Batch) -> list[bool]:
         """Whether each row was set aside."""
@@ -75,9 +75,9 @@ class ByHand:
                 for seq in range(self.held_from + 1, self.seq):
                     if seq in self.rows:
                         self.learner.learn(self.rows[seq])
-                self.guard.begin_anew(self.seq)
+                self.guard.reset(self.seq)
             else:
-                self.guard.calm(self.seq)
+                self.guard.acknowledge(self.seq)
             self.since = self.held_from = 0
         self.states[self.seq] = self.state()
 

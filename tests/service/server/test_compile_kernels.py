@@ -131,7 +131,7 @@ def test_a_server_starts_when_all_are_compiled_and_kills_the_others_if_it_fails(
     said = threading.Event()
     monkeypatch.setattr(kernels, "begin", begin)
     monkeypatch.setattr(kernels, "NOTICE_AFTER_S", 0.001)
-    monkeypatch.setattr(jit, "compiled_anew", lambda: 1)
+    monkeypatch.setattr(jit, "compiled_count", lambda: 1)
     with (
         nullcontext() if ends else pytest.raises(ImportError),
         kernels.notice_of_compilation(lambda line: said.set()),

@@ -99,7 +99,7 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
                 for trip in guard.look(learner, int(seqs[done - 1])):
                     assert trip.value > trip.limit
                     results.append((trip.seq, trip.quantity, trip.calm_seq))
-                    guard.begin_anew(trip.seq, trip.quantity)
+                    guard.reset(trip.seq, trip.quantity)
             # A copy of the state continues identically.
             state, guard = guard.state(), guard_of(spec)
             guard.restore(state)
