@@ -218,6 +218,13 @@ def test_redis(level, tmp_path):
     assert (played.early, run.lost) == (0, 0) if level == "always" else played.early and run.lost
 
 
+def test_an_answer_under_way_at_the_end_of_the_trace_is_an_answer(tmp_path):
+    trace = tmp_path / "trace"
+    sent = r'7 sendto(5<TCP:[127.0.0.1:80->127.0.0.1:9]>, "\x48\x54", 2, 0, NULL, 0'
+    trace.write_text(f"{sent}) = 2\n{sent} <detached ...>\n7 fsync(4</a> <detached ...>\n")
+    assert [event.data for event in events(trace)] == [b"HT", b"HT"]
+
+
 def test_a_service_that_outlives_its_store_finds_what_a_power_cut_took(tmp_path):
     """Redis alone loses power at `everysec`: the worker is ahead of the journal and rebuilds."""
     with redis_or_skip(appendfsync="everysec") as redis, ServerProcess(redis.url) as server:

@@ -114,6 +114,9 @@ def events(log: Path) -> list[Event]:
         event = _event(call, whole)
         if event is None or (event.is_answer and _RESUMES.match(line)):
             continue
+        if event.is_answer and whole.endswith(" <detached ...>"):
+            results.append(event)  # the trace ended between its begin and its return
+            continue
         _, ends, got = whole.rpartition(")")
         if not ends:
             continue  # it had not returned at the end of the trace
