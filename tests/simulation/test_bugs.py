@@ -5,6 +5,7 @@
 
 import gc
 import logging
+import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,23 +30,32 @@ def is_wrong(seed: int) -> bool:
     return bool(play(seed).problems)
 
 
-NOT_FOUND = (
-    "own refit taken for another",
-    "nothing cleaned behind a rebuilding",
-    "copy without a name left behind",
-)
-"""Schedules found these once, and none of the 10,000 does now: they need a rare race."""
+FOUND_ELSEWHERE = {
+    "own refit taken for another": "tests.service.features.test_refits:"
+    "test_a_result_whose_append_went_unseen_is_its_own_when_sent_again",
+    "nothing cleaned behind a rebuilding": "tests.service.api.test_unlearning:"
+    "test_replica_ahead_of_the_store_cleans_it_of_unlearned_rows",
+    "copy without a name left behind": "tests.service.api.test_unlearning:"
+    "test_a_rollback_that_does_not_enter_leaves_no_copy",
+}
+"""Faults that need a rare race: none of 10,000 schedules finds them. These tests fail with them."""
 
 
-@pytest.mark.parametrize("name", [name for name in BUGS if name not in NOT_FOUND])
+@pytest.mark.parametrize("name", [name for name in BUGS if name not in FOUND_ELSEWHERE])
 def test_planted_fault_is_found(name: str):
     """By its seed, or by another one if a change moved the seeds since the last hunt."""
     with BUGS[name].planted():
         assert any(is_wrong(seed) for seed in (FIRST[name], *range(SCHEDULES // 4)))
 
 
+def test_faults_that_schedules_do_not_find_have_a_test():
+    assert set(FOUND_ELSEWHERE) <= set(BUGS)
+    for test in FOUND_ELSEWHERE.values():
+        assert callable(pkgutil.resolve_name(test))
+
+
 def test_seeds_are_of_planted_faults_and_among_the_schedules():
-    assert set(FIRST) == set(BUGS)
+    assert set(FIRST) == set(BUGS) - set(FOUND_ELSEWHERE)
     assert set(FIRST.values()) <= set(range(SCHEDULES))
 
 
