@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from dualstream.service.metrics.families import ModelFamilies
+from dualstream.service.metrics.families import ModelFamilies, ReportFamilies
 from dualstream.service.models.job import Job
 from dualstream.service.replica.features import ReplicaFeature
 
@@ -20,6 +20,9 @@ class Feature(ReplicaFeature):
     refuses_unknown_parameters: bool = True
     """Do the routes answer 422 for a query parameter that they do not declare?"""
     series: ModelFamilies | None = None
+    """Metrics of the state, equal in every worker."""
+    reports: ReportFamilies | None = None
+    """Metrics of what one worker computes."""
 
 
 def jobs_of(features: Sequence[Feature]) -> list[type[Job]]:

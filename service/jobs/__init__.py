@@ -1,1 +1,1 @@
-"""Background jobs: of one model (refits, rollbacks, clean-ups) and of the process."""
+"""Background work of the process, for all of its models."""

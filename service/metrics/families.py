@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
 
 FamilyKind = type[GaugeMetricFamily] | type[CounterMetricFamily]
@@ -30,3 +31,11 @@ class ModelFamilies(NamedTuple):
 
     families: Mapping[str, Family]
     measure: Callable[[Replica, Put], None]
+
+
+class ReportFamilies(NamedTuple):
+    """Gauges of a model that one worker computes and reports to the others: the newest count."""
+
+    families: Mapping[str, str]
+    """Texts by name. The last family is the age of the values."""
+    measure: Callable[[Model], tuple[float, ...] | None]

@@ -36,10 +36,10 @@ _HEADER_BYTES = 8
 
 
 class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
-    """Present memory, lag and references of a worker.
+    """Present memory and lag of a worker, and what its features report.
 
-    lag          model -> seconds, records; only of models that lag
-    references   model -> lower bound, gap, regret, its rows, seconds since it was found
+    lag       model -> seconds, records; only of models that lag
+    reports   for each `ReportFamilies`: model -> values
     """
 
     cached: int
@@ -47,7 +47,7 @@ class WorkerReport(msgspec.Struct, frozen=True, array_like=True):
     budget_bytes: int
     is_store_available: bool
     lag: dict[str, tuple[float, int]]
-    references: dict[str, tuple[float, float, float, int, float]]
+    reports: list[dict[str, tuple[float, ...]]]
 
 
 _encode = msgspec.msgpack.Encoder().encode

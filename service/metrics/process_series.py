@@ -1,30 +1,20 @@
-"""Prometheus series of memory, replica lag, references, and rows that wait in the store."""
+"""Prometheus series of memory, replica lag, reports, and rows that wait in the store."""
 
 import asyncio
 import platform
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dualstream import __version__
-from dualstream.service.jobs.reference_optimum import References
+from dualstream.service.metrics.families import ReportFamilies
 from dualstream.service.metrics.model_filter import OTHER, ModelFilter
 from dualstream.service.metrics.multiprocess import MetricsDirectory, WorkerReport
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.solvers import numeric_identity
 
 PUBLISH_S = 1.0
-
-_REFERRED = {
-    "reference_lower_bound": "No weights have a smaller objective on the window's rows.",
-    "reference_gap": "Objective of the served weights on these rows, minus the lower bound.",
-    "regret": "Losses of the window's rows as served, minus their losses at its optimum.",
-    "regret_rows": "Rows that the regret is summed over.",
-    "reference_age_seconds": "Time since the reference shown was computed.",
-}
-"""Families of the newest reference, in the order of `WorkerReport.references`."""
 
 
 class MemorySeries(Collector):
@@ -35,9 +25,10 @@ class MemorySeries(Collector):
         model_registry: ModelRegistry,
         shown: ModelFilter,
         metrics_dir: MetricsDirectory | None,
+        reports: Sequence[ReportFamilies],
     ) -> None:
         self._model_registry, self._shown = model_registry, shown
-        self._metrics_dir = metrics_dir
+        self._metrics_dir, self._reports = metrics_dir, reports
 
     async def run(self) -> None:
         """Publish the report of this worker to the others every second, until cancelled."""
@@ -82,38 +73,26 @@ class MemorySeries(Collector):
         budget = sum(one.budget_bytes for one in reports)
         yield GaugeMetricFamily("dualstream_models_budget_bytes", text, budget)
         yield from self._lag(reports)
-        yield from self._references(reports)
+        yield from self._newest(reports)
 
     def _own(self) -> WorkerReport:
-        lag, references = {}, {}
-        now = time.monotonic()
+        lag = {}
+        reports: list[dict[str, tuple[float, ...]]] = [{} for _ in self._reports]
         for model in self._model_registry:
             delay = model.lag.at(model.replica.seq)
             if delay.records:
                 lag[model.record.id] = (delay.seconds, delay.records)
-            job = model.find_job(References)
-            reference = None if job is None else job.newest
-            is_shown = model.record.id in self._shown.ids
-            if (
-                reference is not None
-                and is_shown
-                and model.replica.leads_on_from(reference.position)
-            ):
-                reports = (
-                    reference.lower,
-                    reference.gap,
-                    reference.regret,
-                    reference.regret_rows,
-                    now - reference.at,
-                )
-                references[model.record.id] = reports
+            if model.record.id in self._shown.ids:
+                for one, values_by_model in zip(self._reports, reports, strict=True):
+                    if (values := one.measure(model)) is not None:
+                        values_by_model[model.record.id] = values
         return WorkerReport(
             len(self._model_registry),
             self._model_registry.cache.bytes,
             self._model_registry.settings.models_bytes,
             self._model_registry.store_status.trouble is None,
             lag,
-            references,
+            reports,
         )
 
     def _lag(self, reports: "list[WorkerReport]") -> Iterator[Metric]:
@@ -143,18 +122,19 @@ class MemorySeries(Collector):
         yield seconds_of
         yield records_of
 
-    def _references(self, reports: "list[WorkerReport]") -> Iterator[Metric]:
-        """The newest reference of each model, of any worker."""
-        newest: dict[str, tuple[float, ...]] = {}
-        for one in reports:
-            for id_, report in one.references.items():
-                if id_ not in newest or report[-1] < newest[id_][-1]:
-                    newest[id_] = report
-        for index, (name, text) in enumerate(_REFERRED.items()):
-            family = GaugeMetricFamily(f"dualstream_{name}", text, labels=["model"])
-            for id_, values in newest.items():
-                family.add_metric([id_], values[index])
-            yield family
+    def _newest(self, reports: "list[WorkerReport]") -> Iterator[Metric]:
+        """What features report of each model: the newest values of any worker."""
+        for n, (families, _) in enumerate(self._reports):
+            newest: dict[str, tuple[float, ...]] = {}
+            for one in reports:
+                for id_, values in one.reports[n].items():
+                    if id_ not in newest or values[-1] < newest[id_][-1]:
+                        newest[id_] = values
+            for index, (name, text) in enumerate(families.items()):
+                family = GaugeMetricFamily(f"dualstream_{name}", text, labels=["model"])
+                for id_, values in newest.items():
+                    family.add_metric([id_], values[index])
+                yield family
 
     def _name(self, model: str) -> str:
         return model if model in self._shown.ids else OTHER

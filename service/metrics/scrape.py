@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from dualstream.service.concurrency import background_task
 from dualstream.service.journal.protocol import Head, JournalError, JournalUnavailable
 from dualstream.service.metrics.counters import ProcessCounts
-from dualstream.service.metrics.families import ModelFamilies
+from dualstream.service.metrics.families import ModelFamilies, ReportFamilies
 from dualstream.service.metrics.model_filter import Folded, ModelFilter
 from dualstream.service.metrics.model_series import STATE_AGE_S, MemberSeries, ModelSeries
 from dualstream.service.metrics.multiprocess import MetricsDirectory
@@ -80,6 +80,7 @@ class Telemetry(ProcessCounts):
     max_models   models with their own series
     metrics_dir  set if this process is one of several workers on a port
     families     of features
+    reports      of features
     """
 
     def __init__(
@@ -87,12 +88,13 @@ class Telemetry(ProcessCounts):
         max_models: int = 500,
         metrics_dir: MetricsDirectory | None = None,
         families: Sequence[ModelFamilies] = (),
+        reports: Sequence[ReportFamilies] = (),
     ) -> None:
         if metrics_dir is not None:
             metrics_dir.keep_counts()
         self._shown = ModelFilter(max_models)
         super().__init__(self._shown, outlives=metrics_dir is not None)
-        self._metrics_dir = metrics_dir
+        self._metrics_dir, self._reports = metrics_dir, reports
         self._waiting = Waiting(self._shown)
         self._models, self._members = ModelSeries(families), MemberSeries()
         self._sources = SourceSeries()
@@ -109,7 +111,7 @@ class Telemetry(ProcessCounts):
 
     def watch(self, model_registry: ModelRegistry) -> None:
         """Export the models of this registry."""
-        self.memory = MemorySeries(model_registry, self._shown, self._metrics_dir)
+        self.memory = MemorySeries(model_registry, self._shown, self._metrics_dir, self._reports)
         self.registry.register(self.memory)
         self.store = StoreSeries(model_registry, self._shown)
         self.registry.register(self.store)

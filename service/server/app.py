@@ -144,7 +144,8 @@ def create_app(
     )
     journal = make_journal(settings.store, settings.durability, limits)
     families = [feature.series for feature in features if feature.series is not None]
-    telemetry = Telemetry(settings.metrics_max_models, metrics_dir, families)
+    reports = [feature.reports for feature in features if feature.reports is not None]
+    telemetry = Telemetry(settings.metrics_max_models, metrics_dir, families, reports)
     registry = ModelRegistry(journal, settings, telemetry, Features(features), jobs_of(features))
     telemetry.watch(registry)
     admission = AdmissionControl(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualstream.service.jobs.reference_optimum import Reference, References, _solve
-from dualstream.service.jobs.served_losses import ServedLosses
+from dualstream.service.features.certificate.reference_optimum import Reference, References, _solve
+from dualstream.service.features.certificate.served_losses import ServedLosses
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import AnyRequest, OutcomeForgotten, Receipt, Request

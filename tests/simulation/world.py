@@ -29,6 +29,7 @@ import dualstream.service.replica.groups
 import dualstream.service.replica.replica
 import dualstream.solvers.spec.make_learner
 from dualstream.service.features import ALL, FEATURES
+from dualstream.service.features.certificate.reference_optimum import References
 from dualstream.service.features.feature import jobs_of
 from dualstream.service.features.guard.controls import Resume
 from dualstream.service.features.guard.rollback import GuardRollback
@@ -36,7 +37,6 @@ from dualstream.service.features.refits.job import Refits
 from dualstream.service.features.refits.table import UnderWay
 from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.jobs.follower import Follower
-from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.journal.audit import SERVER
 from dualstream.service.journal.protocol import ENTRY_BYTES, LogPosition, ModelChanged
 from dualstream.service.models import creation

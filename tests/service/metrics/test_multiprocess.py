@@ -11,7 +11,11 @@ import httpx
 import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.metrics.multiprocess import CountsFile
+from dualstream.service.metrics.families import ReportFamilies
+from dualstream.service.metrics.model_filter import ModelFilter
+from dualstream.service.metrics.multiprocess import CountsFile, MetricsDirectory, WorkerReport
+from dualstream.service.metrics.process_series import MemorySeries
+from tests.service.api.unlearning_support import registry_on
 from tests.service.conftest import SPEC
 from tests.service.server.support import children, ready_workers, scraped
 from tests.support import until
@@ -130,3 +134,21 @@ def test_another_users_directory_is_not_used(tmp_path, monkeypatch):
     file.write_value("a", 1.0, 0.0)
     assert not file.is_shared and list(tmp_path.iterdir()) == []
     assert file.read_value("a") == (1.0, 0.0)
+
+
+def test_series_are_of_the_newest_report_of_any_worker(tmp_path):
+    families = ReportFamilies({"bound": "A number.", "age_seconds": "Its age."}, lambda model: None)
+    for number, values in enumerate([{"m": (1.0, 5.0)}, {"m": (2.0, 3.0), "k": (4.0, 9.0)}]):
+        report = WorkerReport(2, 0, 0, True, {}, [values])
+        MetricsDirectory(str(tmp_path), number).publish(report)
+    here = MetricsDirectory(str(tmp_path), 2)
+    series = MemorySeries(registry_on(None), ModelFilter(10), here, [families])
+    shown = {
+        family.name: {sample.labels["model"]: sample.value for sample in family.samples}
+        for family in series.collect()
+        if family.name in ("dualstream_bound", "dualstream_age_seconds")
+    }
+    assert shown == {
+        "dualstream_bound": {"m": 2.0, "k": 4.0},
+        "dualstream_age_seconds": {"m": 3.0, "k": 9.0},
+    }

@@ -14,10 +14,10 @@ import pytest
 
 from dualstream.service.api.request_rows import request_of
 from dualstream.service.codecs import parse_json
+from dualstream.service.features.certificate.reference_optimum import References
 from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.features.refits.job import Refits
 from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
-from dualstream.service.jobs.reference_optimum import References
 from dualstream.service.journal.protocol import JournalUnavailable
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite.connection_thread import ConnectionThread

@@ -9,7 +9,7 @@ import msgspec
 
 import dualstream.service.replica.commit
 import dualstream.service.replica.recovery
-from dualstream.service.jobs.reference_optimum import References
+from dualstream.service.features.certificate.reference_optimum import References
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.page import end_of
 from dualstream.service.journal.protocol import Entry, ModelChanged

@@ -8,10 +8,8 @@ from msgspec import structs
 
 from dualstream.service.api.common import registry_of
 from dualstream.service.api.views import NULL_REASON, answer, has_null, staleness
-from dualstream.service.features.feature import Feature
+from dualstream.service.features.certificate.reference_optimum import References
 from dualstream.service.http.openapi import returns
-from dualstream.service.jobs.reference_optimum import References
-from dualstream.service.jobs.served_losses import ServedLosses
 from dualstream.service.models.model import Model
 from dualstream.solvers import Certificate as Certified, RefitError
 from dualstream.solvers.offline import refit_methods
@@ -75,6 +73,3 @@ async def _reference(model: Model, member: str | None) -> Reference:
         epochs=optimum.epochs,
         converged=optimum.converged,
     )
-
-
-FEATURE = Feature(name="certificate", part=ServedLosses.of, routers=(router,))

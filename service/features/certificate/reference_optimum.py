@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.service.concurrency import background_task
-from dualstream.service.jobs.served_losses import ServedLosses
+from dualstream.service.features.certificate.served_losses import ServedLosses
 from dualstream.service.journal.protocol import LogPosition
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model

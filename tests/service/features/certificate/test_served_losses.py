@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dualstream.service.jobs.served_losses import ServedLosses
+from dualstream.service.features.certificate.served_losses import ServedLosses
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.state import by_prefix
 from dualstream.solvers import Batch, CorruptState, Outcome, resolve_spec
