@@ -31,11 +31,11 @@ def is_wrong(seed: int) -> bool:
 
 
 FOUND_ELSEWHERE = {
-    "own refit taken for another": "tests.service.features.test_refits:"
+    "own refit taken for another": "tests.service.features.refits.test_refits:"
     "test_a_result_whose_append_went_unseen_is_its_own_when_sent_again",
-    "nothing cleaned behind a rebuilding": "tests.service.api.test_unlearning:"
+    "nothing cleaned behind a rebuilding": "tests.service.features.unlearning.test_unlearning:"
     "test_replica_ahead_of_the_store_cleans_it_of_unlearned_rows",
-    "copy without a name left behind": "tests.service.api.test_unlearning:"
+    "copy without a name left behind": "tests.service.features.unlearning.test_unlearning:"
     "test_a_rollback_that_does_not_enter_leaves_no_copy",
 }
 """Faults that need a rare race: none of 10,000 schedules finds them. These tests fail with them."""

@@ -16,9 +16,9 @@ from dualstream.service.journal.protocol import Limits
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.models import late_labels
 from dualstream.service.models.late_labels import Label, Labelled, learn_labels
-from tests.service.api import guard_support
-from tests.service.api.guard_support import GUARDED
 from tests.service.conftest import SPEC, assert_problem
+from tests.service.features.guard import support as guard
+from tests.service.features.guard.support import GUARDED
 
 LOGISTIC = SPEC | {"loss": "logistic"}
 
@@ -305,8 +305,8 @@ def test_labels_that_wait_for_a_paused_model_are_shown_again_as_such(serve, stor
     client.put("/models/m", json=GUARDED)
     remember(client, "a", "b")
     for first in range(0, 400, 50):
-        guard_support.learn(client, guard_support.samples(first, first + 50, bad=first >= 200))
-    guard_support.paused(client)
+        guard.learn(client, guard.samples(first, first + 50, bad=first >= 200))
+    guard.paused(client)
     first, *again = (label(client, ("a", 1), ("x", 1), ("b", 0), key="k").json() for _ in range(2))
     assert (first["count"], first["learned"], first["rejected"]) == (2, 0, 3)
     reasons = [error["reason"].partition(":")[0] for error in first["errors"]]

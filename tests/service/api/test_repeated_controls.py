@@ -3,10 +3,10 @@
 from typing import Any
 
 from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
-from tests.service.api.guard_support import GUARDED, learn, paused, samples, view
 from tests.service.api.support import KEY, assert_again
 from tests.service.conftest import assert_problem
-from tests.service.features.members_support import PAIR
+from tests.service.features.guard.support import GUARDED, learn, paused, samples, view
+from tests.service.features.members.support import PAIR
 from tests.service.replica.snapshot_damage import SPEC
 
 

@@ -13,7 +13,7 @@ import dualstream
 from dualstream.client import Client, Source
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
-from tests.service.api.guard_support import GUARDED, samples
+from tests.service.features.guard.support import GUARDED, samples
 
 SPEC = {"algorithm": "dual_ascent", "features": {"kind": "indexed", "dim": 3}}
 

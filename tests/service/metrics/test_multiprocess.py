@@ -15,8 +15,8 @@ from dualstream.service.metrics.families import ReportFamilies
 from dualstream.service.metrics.model_filter import ModelFilter
 from dualstream.service.metrics.multiprocess import CountsFile, MetricsDirectory, WorkerReport
 from dualstream.service.metrics.process_series import MemorySeries
-from tests.service.api.unlearning_support import registry_on
 from tests.service.conftest import SPEC
+from tests.service.features.unlearning.support import registry_on
 from tests.service.server.support import children, ready_workers, scraped
 from tests.support import until
 

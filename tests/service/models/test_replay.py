@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from dualstream.service import cli
-from tests.service.features.versions_support import back, learn, settled, take
+from tests.service.features.versions.support import back, learn, settled, take
 from tests.service.replica.snapshot_damage import SPEC, Kept, run
 
 

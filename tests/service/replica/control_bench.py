@@ -19,7 +19,7 @@ from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 from tests.history import check_history
-from tests.service.features.members_support import PAIR
+from tests.service.features.members.support import PAIR
 from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.support import bits
 

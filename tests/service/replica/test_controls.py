@@ -28,7 +28,7 @@ from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import assert_problem
-from tests.service.features.members_support import FEATURES, PAIR, SPARSE, learn, names
+from tests.service.features.members.support import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.journal.faulty import Fault
 from tests.service.replica.control_bench import Bench, benched, row_request, rows, run
 from tests.service.support import bits, loaded, lose_last_entry

@@ -36,7 +36,7 @@ from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.solvers import RefitError
-from tests.service.api.unlearning_support import learn, of_five, registry_on, unlearning
+from tests.service.features.unlearning.support import learn, of_five, registry_on, unlearning
 from tests.service.journal.faulty import Fault
 from tests.service.replica.committer_bench import (
     MORE,

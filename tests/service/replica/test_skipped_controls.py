@@ -12,10 +12,10 @@ import pytest
 
 from dualstream.service.features.unlearning.cleanup import UnlearnCleanup
 from dualstream.service.journal.protocol import AppendRequest
-from tests.service.api.guard_support import GUARDED, learn, paused, samples
 from tests.service.conftest import assert_problem
-from tests.service.features.members_support import PAIR, SPARSE, names
-from tests.service.features.refits_support import begin, finished
+from tests.service.features.guard.support import GUARDED, learn, paused, samples
+from tests.service.features.members.support import PAIR, SPARSE, names
+from tests.service.features.refits.support import begin, finished
 from tests.service.replica.snapshot_damage import SPEC
 
 Act = Callable[[], Any]

@@ -14,7 +14,7 @@ from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.service.replica.state import by_prefix
 from dualstream.solvers import Batch, CorruptState, make_learner, resolve_spec
-from tests.service.api.unlearning_support import key_of, unlearning
+from tests.service.features.unlearning.support import key_of, unlearning
 from tests.service.replica.control_bench import Bench, run
 from tests.service.support import bits
 

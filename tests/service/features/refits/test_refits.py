@@ -24,7 +24,7 @@ from dualstream.service.replica.controls import apply_to, read_control
 from dualstream.solvers.offline import semiparametric
 from dualstream.solvers.refit import weights_problem, window_problem
 from tests.service.conftest import assert_problem
-from tests.service.features.refits_support import (
+from tests.service.features.refits.support import (
     DIM,
     begin,
     controls,

@@ -17,9 +17,9 @@ from dualstream.service.archive.restore import run_restore
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.features import ALL
 from dualstream.service.models.replay import replay
-from tests.service.api.guard_support import GUARDED, learn, paused, samples, view
 from tests.service.api.support import KEY, assert_again
 from tests.service.conftest import assert_problem
+from tests.service.features.guard.support import GUARDED, learn, paused, samples, view
 from tests.service.support import bits, loaded, replica_of
 
 INDEXED = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 5}}

@@ -22,8 +22,8 @@ from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.groups import Group
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest
-from tests.service.api.guard_support import FIELDS, GUARDED, learn, paused, samples, view
 from tests.service.conftest import SPEC, assert_problem
+from tests.service.features.guard.support import FIELDS, GUARDED, learn, paused, samples, view
 from tests.service.replica.snapshot_damage import Kept, bits, run
 from tests.service.support import lose_last_entry
 

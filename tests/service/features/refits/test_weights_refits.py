@@ -20,7 +20,7 @@ from dualstream.service.replica.groups import Group
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch
 from tests.service.conftest import assert_problem
-from tests.service.features.refits_support import (
+from tests.service.features.refits.support import (
     DIM,
     begin,
     controls,

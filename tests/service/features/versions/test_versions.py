@@ -16,7 +16,7 @@ from dualstream.service.replica.point_in_time import state_at
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.replica.state import Captured
 from tests.service.conftest import assert_problem
-from tests.service.features.versions_support import back, learn, settled, take
+from tests.service.features.versions.support import back, learn, settled, take
 from tests.service.replica.snapshot_damage import SPEC, Kept, bits, run, spoil
 
 HASHED = {"algorithm": "perceptron", "features": {"kind": "hashed", "bits": 10}}

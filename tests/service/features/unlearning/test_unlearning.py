@@ -27,7 +27,8 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.versions import roll_back_to_seq, take_version
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.wire.problem_json import Problem
-from tests.service.api.unlearning_support import (
+from tests.service.conftest import assert_problem
+from tests.service.features.unlearning.support import (
     SPEC,
     learn,
     of_five,
@@ -35,7 +36,6 @@ from tests.service.api.unlearning_support import (
     sample,
     unlearning,
 )
-from tests.service.conftest import assert_problem
 from tests.service.journal.leftovers import is_in, kept_bytes
 from tests.service.support import bits, lose_last_entry, replica_of
 

@@ -14,7 +14,7 @@ from dualstream.service.features.refits import job as refits
 from dualstream.service.models.replay import replay
 from load_tests import milan
 from tests.service.conftest import assert_problem
-from tests.service.features.refits_support import begin, controls, finished
+from tests.service.features.refits.support import begin, controls, finished
 from tests.service.support import bits, loaded, replica_of
 
 SPEC: dict[str, Any] = {

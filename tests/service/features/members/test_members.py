@@ -11,7 +11,7 @@ from dualstream.service.journal.protocol import JournalUnavailable, OutcomeUnkno
 from dualstream.service.metrics import model_series as of_members
 from dualstream.service.models.model import Model
 from tests.service.conftest import SPEC, assert_problem
-from tests.service.features.members_support import FEATURES, PAIR, SPARSE, learn, names
+from tests.service.features.members.support import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.support import bits
 
 
