@@ -9,10 +9,23 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from dualstream.service.api.common import registry_of, spec_of
 from dualstream.service.api.specs import SPEC, SPEC_EXAMPLES
-from dualstream.service.api.views import answer, member_of, staleness
+from dualstream.service.api.views import (
+    NOT_MODIFIED,
+    IfNoneMatch,
+    answer,
+    answer_by_state,
+    member_of,
+    staleness,
+)
 from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.http.access import author_of, key_of
-from dualstream.service.http.etag import etag_of, matches_any, matches_etag, not_modified, set_etag
+from dualstream.service.http.etag import (
+    etag_header,
+    etag_of,
+    matches_any,
+    matches_etag,
+    not_modified,
+)
 from dualstream.service.http.openapi import returns
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models import creation
@@ -40,15 +53,9 @@ from dualstream.wire.responses import (
 router = APIRouter(prefix="/models", tags=["models"])
 
 
-IfNoneMatch = Annotated[
-    list[str] | None, Header(description="Cached ETag: 304 if the model is still in this state.")
-]
 IfMatch = Annotated[
     list[str] | None, Header(description="ETag of the model to replace if its spec differs.")
 ]
-NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "The model is still in the state of If-None-Match."}
-}
 
 
 @router.put(
@@ -72,17 +79,15 @@ NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
         }
     },
 )
-async def create_model(
-    model_id: str, request: Request, response: Response, if_match: IfMatch = None
-) -> Response:
+async def create_model(model_id: str, request: Request, if_match: IfMatch = None) -> Response:
     """Create a model from its spec. With If-Match it replaces the existing model."""
     registry = registry_of(request)
     requested = await spec_of(request, registry.settings.max_body_bytes)
     may = None if if_match is None else partial(_matches, if_match)
     model, created = await creation.create(registry, model_id, requested, may, author_of(request))
-    view = await _view(model, response)
+    view, header = await _view(model)
     view.warnings = _warnings_of(view.spec)
-    return answer(view, response, 201 if created else 200)
+    return answer(view, header, 201 if created else 200)
 
 
 def _warnings_of(spec: dict[str, Any]) -> list[str]:
@@ -111,14 +116,13 @@ async def list_models(
 async def read_model(
     model_id: str,
     request: Request,
-    response: Response,
     digest: Annotated[bool, Query(description="Add `state_digest`.")] = False,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Spec, log position and counts of a model."""
     model = await registry_of(request).get(model_id)
-    view = await _view(model, response, digest)
-    return not_modified(response, if_none_match) or answer(view, response)
+    view, header = await _view(model, digest)
+    return not_modified(header, if_none_match) or answer(view, header)
 
 
 @router.delete(
@@ -142,30 +146,29 @@ async def delete_model(
 
 @router.get("/{model_id}/metrics", responses={200: returns(dict[str, Any]), **NOT_MODIFIED})
 async def read_metrics(
-    model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
+    model_id: str, request: Request, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Progressive metrics of the model and its baselines: each row is scored before learning."""
     model = await registry_of(request).get(model_id)
-    async with model.replica.serving():
-        set_etag(response, model)
-        if (unchanged := not_modified(response, if_none_match)) is not None:
-            return unchanged
-        learner = member_learner(model.replica.learner)
-        members = [] if learner is None else list(map(member_of, learner.members()))
-        view = {
-            "model": model_id,
-            "seq": model.replica.seq,
-            "samples": model.replica.learner.samples,
-            "rejected": model.replica.rejected,
-            "refused_controls": model.replica.refused_controls,
-            **model.replica.progress.summary(),
-            **({} if learner is None else {"members": list(map(_metrics_of, members))}),
-            **staleness(model),
-        }
-    return answer(view, response)
+    return await answer_by_state(model, if_none_match, partial(_metrics_of, model))
 
 
-def _metrics_of(member: Member) -> dict[str, Any]:
+def _metrics_of(model: Served) -> dict[str, Any]:
+    learner = member_learner(model.replica.learner)
+    members = [] if learner is None else list(map(member_of, learner.members()))
+    return {
+        "model": model.record.id,
+        "seq": model.replica.seq,
+        "samples": model.replica.learner.samples,
+        "rejected": model.replica.rejected,
+        "refused_controls": model.replica.refused_controls,
+        **model.replica.progress.summary(),
+        **({} if learner is None else {"members": list(map(_metrics_of_member, members))}),
+        **staleness(model),
+    }
+
+
+def _metrics_of_member(member: Member) -> dict[str, Any]:
     names = ("name", "weight", "since_start", "rolling", "resets")
     return {name: getattr(member, name) for name in names}
 
@@ -174,29 +177,16 @@ def _metrics_of(member: Member) -> dict[str, Any]:
 async def read_weights(
     model_id: str,
     request: Request,
-    response: Response,
     top: Annotated[int, Query(ge=1, le=10_000)] = 20,
     member: Annotated[str | None, Query(description="Weights of this member.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The `top` served weights of largest magnitude."""
     model = await registry_of(request).get(model_id)
-    async with model.replica.serving():
-        set_etag(response, model)
-    if (unchanged := not_modified(response, if_none_match)) is not None:
-        return unchanged
-
-    def read() -> dict[str, Any]:
-        set_etag(response, model)
-        return _weights_of(model, top, member)
-
-    fields = await model.replica.view(read)
-    view = Weights(model=model_id, member=member, **fields, **staleness(model))
-    return answer(view, response)
+    return await answer_by_state(model, if_none_match, lambda: _weights_of(model, top, member))
 
 
-def _weights_of(model: Served, top: int, member: str | None) -> dict[str, Any]:
-    """Fields of Weights. Runs in a view."""
+def _weights_of(model: Served, top: int, member: str | None) -> Weights:
     learner, names = model.replica.learner, model.replica.names
     classes = [class_label(text) for text in getattr(learner, "classes", ())]
     coefficients = coefficients_of(learner)
@@ -208,12 +198,14 @@ def _weights_of(model: Served, top: int, member: str | None) -> dict[str, Any]:
         one = model.members().member_served_weights(member)
         scores, intercept = [one], one.intercept
     survey = served_weights.survey_weights(scores, top)
-    return {
-        "seq": model.replica.seq,
-        "dim": weights_dim(learner.spec) if survey.dim is None else survey.dim,
-        "intercept": intercept,
-        "nonzeros": survey.nonzeros,
-        "weights": [
+    return Weights(
+        model=model.record.id,
+        member=member,
+        seq=model.replica.seq,
+        dim=weights_dim(learner.spec) if survey.dim is None else survey.dim,
+        intercept=intercept,
+        nonzeros=survey.nonzeros,
+        weights=[
             Weight(
                 index=heavy.place + 1,
                 name=names.get(heavy.place),
@@ -223,7 +215,8 @@ def _weights_of(model: Served, top: int, member: str | None) -> dict[str, Any]:
             for heavy in survey.heaviest
         ],
         **({} if coefficients is None else _named(coefficients)),
-    }
+        **staleness(model),
+    )
 
 
 def _named(coefficients: Coefficients) -> dict[str, Any]:
@@ -289,7 +282,7 @@ async def _listed(registry: ModelRegistry, record: ModelRecord) -> Model:
     """View of a model: from memory if it is loaded, otherwise from the store."""
     model = registry.find(record.id)
     if model is not None and model.record.incarnation == record.incarnation:
-        return await _view(model)
+        return (await _view(model))[0]
     unreadable = registry.unreadable.get(record.id)
     return Model(
         id=record.id,
@@ -304,28 +297,27 @@ def _created(record: ModelRecord) -> datetime:
     return datetime.fromtimestamp(record.created_ms / 1000, UTC)
 
 
-async def _view(
-    model: Served, response: Response | None = None, with_digest: bool = False
-) -> Model:
-    record, replica = model.record, model.replica
-
-    def read() -> Model:
-        if response is not None:
-            set_etag(response, model)
-        return Model(
-            id=record.id,
-            spec=replica.spec,
-            seq=replica.seq,
-            samples=replica.learner.samples,
-            rejected=replica.rejected,
-            created=_created(record),
-            **replica.parts.fields(replica.seq),
-            **staleness(model),
-        )
-
+async def _view(model: Served, with_digest: bool = False) -> tuple[Model, dict[str, str]]:
+    """View of a loaded model, and its ETag."""
     if not with_digest:
-        async with replica.serving():
-            return read()
-    view, captured = await replica.view(lambda: (read(), replica.capture()))
+        async with model.replica.serving():
+            return _view_of(model), etag_header(model)
+    view, header, captured = await model.replica.view(
+        lambda: (_view_of(model), etag_header(model), model.replica.capture())
+    )
     view.state_digest = await run_copy_in_thread(captured.state_digest)
-    return view
+    return view, header
+
+
+def _view_of(model: Served) -> Model:
+    record, replica = model.record, model.replica
+    return Model(
+        id=record.id,
+        spec=replica.spec,
+        seq=replica.seq,
+        samples=replica.learner.samples,
+        rejected=replica.rejected,
+        created=_created(record),
+        **replica.parts.fields(replica.seq),
+        **staleness(model),
+    )

@@ -2,15 +2,14 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
-from dualstream.service.api.views import answer, staleness
-from dualstream.service.http.etag import not_modified, set_etag
+from dualstream.service.api.views import NOT_MODIFIED, IfNoneMatch, answer_by_state, staleness
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.wire.responses import GuardTripped, MaybeStale, about
@@ -60,25 +59,23 @@ class TimelineView(MaybeStale, kw_only=True):
 
 @router.get("/timeline", responses={200: returns(TimelineView), **NOT_MODIFIED})
 async def read_timeline(
-    model_id: str, request: Request, response: Response, if_none_match: IfNoneMatch = None
+    model_id: str, request: Request, if_none_match: IfNoneMatch = None
 ) -> Response:
     """Progressive metrics at evenly spaced rows, with drift events and guard trips."""
     model = await registry_of(request).get(model_id)
-    async with model.replica.serving():
-        set_etag(response, model)
-        if (unchanged := not_modified(response, if_none_match)) is not None:
-            return unchanged
-        progress = model.replica.progress
-        view = TimelineView(
-            model=model_id,
-            seq=model.replica.seq,
-            samples=model.replica.learner.samples,
-            points=progress.timeline(),
-            events=_events(model),
-            times=_times(model),
-            **staleness(model),
-        )
-    return answer(view, response)
+    return await answer_by_state(model, if_none_match, partial(_timeline_of, model))
+
+
+def _timeline_of(model: Model) -> TimelineView:
+    return TimelineView(
+        model=model.record.id,
+        seq=model.replica.seq,
+        samples=model.replica.learner.samples,
+        points=model.replica.progress.timeline(),
+        events=_events(model),
+        times=_times(model),
+        **staleness(model),
+    )
 
 
 def _times(model: Model) -> list[Moment]:

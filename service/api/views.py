@@ -1,16 +1,23 @@
 """Answers of several routes: their schemas and bodies, staleness, members."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import Response
+from fastapi import Header, Response
 
+from dualstream.service.http.etag import etag_header, not_modified
 from dualstream.service.models.model import Model
 from dualstream.solvers.protocols.member_learner import MemberView
 from dualstream.wire.responses import Counted, Member
 
+IfNoneMatch = Annotated[
+    list[str] | None, Header(description="Cached ETag: 304 if the model is still in this state.")
+]
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The model is still in the state of If-None-Match."}
+}
 NULL_REASON = (
     "a number is beyond the range of a float, because a row that counts has an extreme value, label"
     " or weight"
@@ -20,12 +27,20 @@ NULL_REASON = (
 _encode = msgspec.json.Encoder(enc_hook=lambda number: number.item()).encode
 
 
-def answer(view: Any, base: Response | None = None, status: int = 200) -> Response:
-    """The answer of a route, with the headers that are set in `given`."""
-    response = Response(_encode(view), status, media_type="application/json")
-    if base is not None:
-        response.headers.update(base.headers)
-    return response
+def answer(view: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+    """The answer of a route."""
+    return Response(_encode(view), status, headers, media_type="application/json")
+
+
+async def answer_by_state(
+    model: Model, if_none_match: Sequence[str] | None, read: Callable[[], Any]
+) -> Response:
+    """The answer that `read` makes in a view, with the ETag of its state; or 304."""
+    async with model.replica.serving():
+        header = etag_header(model)
+    if (unchanged := not_modified(header, if_none_match)) is not None:
+        return unchanged
+    return answer(*await model.replica.view(lambda: (read(), etag_header(model))))
 
 
 def has_null(numbers: Mapping[str, Any]) -> bool:

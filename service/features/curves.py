@@ -1,14 +1,12 @@
 """GET /models/{id}/curves: the functions of single features that `splines` learn."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
-from dualstream.service.api.views import answer, staleness
+from dualstream.service.api.views import NOT_MODIFIED, IfNoneMatch, answer_by_state, staleness
 from dualstream.service.features.feature import Feature
-from dualstream.service.http.etag import not_modified, set_etag
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.solvers.protocols.curves import curves_of
@@ -24,29 +22,17 @@ router = APIRouter(prefix="/models", tags=["models"])
 async def read_curves(
     model_id: str,
     request: Request,
-    response: Response,
     top: Annotated[int, Query(ge=1, le=10_000)] = 128,
     member: Annotated[str | None, Query(description="Curves of this member.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The `top` curves of a `splines` model, or of a portfolio's first member of `splines`."""
     model = await registry_of(request).get(model_id)
-    async with model.replica.serving():
-        set_etag(response, model)
-    if (unchanged := not_modified(response, if_none_match)) is not None:
-        return unchanged
-
-    def read() -> dict[str, Any]:
-        set_etag(response, model)
-        return _curves_of(model, top, member)
-
-    fields = await model.replica.view(read)
-    view = Curves(model=model_id, member=member, **fields, **staleness(model))
-    return answer(view, response)
+    return await answer_by_state(model, if_none_match, lambda: _curves_of(model, top, member))
 
 
-def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
-    """Fields of Curves. Runs in a view. Raises Problem 404."""
+def _curves_of(model: Model, top: int, member: str | None) -> Curves:
+    """Raises Problem 404."""
     learner, names = model.replica.learner, model.replica.names
     if member is None:
         owner, scores = model.replica.spec["algorithm"], curves_of(learner)
@@ -56,7 +42,7 @@ def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
     if scores is None:
         raise Problem(404, "no-curves", f"{owner} has no curves; only splines have")
     classes = classes_of(learner)
-    curves_found = [
+    curves = [
         Curve(
             index=curve.feature + 1,
             name=names.get(curve.feature),
@@ -65,11 +51,12 @@ def _curves_of(model: Model, top: int, member: str | None) -> dict[str, Any]:
             x=curve.knots.tolist(),
             y=curve.heights.tolist(),
         )
-        for score, curves in enumerate(scores)
-        for curve in curves
+        for score, of_score in enumerate(scores)
+        for curve in of_score
     ]
-    curves_found.sort(key=lambda one: -one.range)
-    return {"seq": model.replica.seq, "curves": curves_found[:top]}
+    curves.sort(key=lambda one: -one.range)
+    seq, shown = model.replica.seq, curves[:top]
+    return Curves(model=model.record.id, member=member, seq=seq, curves=shown, **staleness(model))
 
 
 FEATURE = Feature(name="curves", routers=(router,))

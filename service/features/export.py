@@ -7,10 +7,10 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.models import NOT_MODIFIED, IfNoneMatch
+from dualstream.service.api.views import NOT_MODIFIED, IfNoneMatch
 from dualstream.service.features.feature import Feature
 from dualstream.service.http.body_memory import body_of
-from dualstream.service.http.etag import etag_of, not_modified, set_etag
+from dualstream.service.http.etag import etag_header, etag_of, not_modified
 from dualstream.service.models.model import Model
 from dualstream.solvers import NotExpressible
 from dualstream.solvers.export import FORMATS, MissingExtra, Source, source_of
@@ -47,7 +47,6 @@ _JSON = {"schema": {"type": "object"}}
 async def export_model(
     model_id: str,
     request: Request,
-    response: Response,
     format: Annotated[
         FormatName, Query(description="docs/guides/export.md describes each format.")
     ],
@@ -59,18 +58,15 @@ async def export_model(
     written = FORMATS[format]
     try:
         async with model.replica.serving():
-            set_etag(response, model)
-        if (unchanged := not_modified(response, if_none_match)) is not None:
+            header = etag_header(model)
+        if (unchanged := not_modified(header, if_none_match)) is not None:
             return unchanged
-
-        def read() -> Source:
-            set_etag(response, model)
-            return _source_of(model, member)
-
         # One at a time: a writer needs several times the memory of the file, and takes turns with
         # the event loop at each small array.
         async with request.app.state.exporting:
-            source = await model.replica.view(read)
+            source, header = await model.replica.view(
+                lambda: (_source_of(model, member), etag_header(model))
+            )
             numbers = min(served_form.numbers_in(source.form), MAX_NUMBERS)
             body_of(request.scope).reserve(WRITER_BYTES * numbers)
             body = await asyncio.to_thread(written.write, source)
@@ -82,9 +78,7 @@ async def export_model(
     except MissingExtra as missing:
         raise Problem(501, "not-installed", f"{missing} on the server") from None
     name = model_id if member is None else f"{model_id}.{member}"
-    headers = {"content-disposition": f'attachment; filename="{name}.{written.suffix}"'}
-    if (etag := response.headers.get("etag")) is not None:
-        headers["etag"] = etag
+    headers = header | {"content-disposition": f'attachment; filename="{name}.{written.suffix}"'}
     return Response(body, 200, headers, written.media_type)
 
 

@@ -35,7 +35,7 @@ from dualstream.service.codecs.tensors import (
     read_inference,
 )
 from dualstream.service.features.feature import Feature
-from dualstream.service.http.etag import set_etag
+from dualstream.service.http.etag import etag_header
 from dualstream.service.http.rate_limits import admit_rows
 from dualstream.service.http.request_body import read_body
 from dualstream.service.http.request_head import read_head
@@ -131,7 +131,7 @@ async def infer(model_id: str, request: Request) -> Response:
         await admit_rows(request.scope, parsed.count)
         response = Response(media_type="application/json")
         async with model.replica.serving():
-            set_etag(response, model)
+            response.headers.update(etag_header(model))
             learner, batch = model.replica.learner, as_batch([parsed.rows])
             predicted = await scored(model, learner, parsed, batch, model.replica.seq)
             labels = _kind_of_labels(model)

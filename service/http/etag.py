@@ -1,6 +1,6 @@
 """ETags: If-Match, If-None-Match, 304 Not Modified."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import Response
 
@@ -28,15 +28,17 @@ def matches_any(lines: Sequence[str]) -> bool:
     return ",".join(lines).strip() == "*"
 
 
-def set_etag(response: Response, model: Model) -> None:
-    """Set the ETag of the current state, unless it is stale. Call it while the replica serves."""
-    if model.stale_s is None:
-        response.headers["etag"] = etag_of(model.replica.seq, model.replica.chain)
+def etag_header(model: Model) -> dict[str, str]:
+    """ETag of the current state, unless it is stale. Call it while the replica serves."""
+    replica = model.replica
+    return {"etag": etag_of(replica.seq, replica.chain)} if model.stale_s is None else {}
 
 
-def not_modified(response: Response, if_none_match: Sequence[str] | None) -> Response | None:
+def not_modified(
+    headers: Mapping[str, str], if_none_match: Sequence[str] | None
+) -> Response | None:
     """304 if the client's ETag is current, otherwise None."""
-    etag = response.headers.get("etag")
+    etag = headers.get("etag")
     if etag is None or not matches_etag(if_none_match, etag):
         return None
     return Response(status_code=304, headers={"etag": etag})

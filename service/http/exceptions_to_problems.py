@@ -53,11 +53,15 @@ def as_problem(error: Exception) -> Problem | None:
     return None
 
 
+def internal_error() -> Problem:
+    return Problem(500, "internal-error", "the server failed; its log has the reason")
+
+
 def problem_of(error: Exception, scope: Scope) -> Problem:
     """The Problem of an exception. Logs unexpected exceptions and returns 500 for them."""
     problem = as_problem(error)
     if problem is None:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-        problem = Problem(500, "internal-error", "the server failed; its log has the reason")
+        problem = internal_error()
     drop_traceback(error)
     return problem
