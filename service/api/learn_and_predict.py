@@ -16,7 +16,14 @@ from dualstream.service.api.events import Events
 from dualstream.service.api.explanations import add_explanations, check_few
 from dualstream.service.api.late_labels import parse_rows_to_remember, read_wait, remember_rows
 from dualstream.service.api.request_rows import count_refused, fingerprint_of, parse, request_of
-from dualstream.service.api.responses import NO_ROWS, learned_of, refusal, scored
+from dualstream.service.api.responses import (
+    NO_ROWS,
+    learned_of,
+    mark_stale,
+    refusal,
+    scored,
+    state_headers,
+)
 from dualstream.service.api.sources import learn_from_source
 from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
@@ -29,7 +36,6 @@ from dualstream.service.codecs import (
 from dualstream.service.concurrency import run_to_completion
 from dualstream.service.http.access import REMEMBER_PARAMETERS, not_allowed
 from dualstream.service.http.body_memory import BodyMemory, body_of, release_body
-from dualstream.service.http.etag import etag_of
 from dualstream.service.http.exceptions_to_problems import problem_of
 from dualstream.service.http.overload import LEARN, AdmissionControl
 from dualstream.service.http.rate_limits import admit_rows, limits_of
@@ -223,8 +229,20 @@ class FastRoutes:
             result = await learn_from_source(self._registry, *batch)
             note_rows(scope, result.count + (result.rejected or 0))
             return one_line(result) if head.wants_lines else _encode(result), headers
+        result, is_replayed = await self.learn_body(model, head, query, body, scope)
+        if is_replayed:
+            headers.append(REPLAYED)
+        if head.wants_lines:
+            return one_line(result), headers
+        return _encode(result), headers
+
+    async def learn_body(
+        self, model: Model, head: Head, query: dict[str, str], body: bytes, scope: Scope
+    ) -> tuple[Learned, bool]:
+        """Learn the rows of a whole body. Returns the answer, and whether it repeats the first."""
         key = stored_key(head.idempotency_key)
         fingerprint = fingerprint_of(head, query, body) if key else None
+        atomic = read_flag(query, "atomic")
         receipt, limits = None, limits_of(scope)
         while receipt is None:
             parsed = await parse(model, head, body, labelled=True)
@@ -238,14 +256,9 @@ class FastRoutes:
             try:
                 receipt = await model.submit(request)
             except ModelChanged:  # deleted or replaced since it was loaded
-                model = await self._registry.get(model_id)
-        wants_scores = wants_scores or parsed.single
-        result, is_replayed = await learned_of(model, parsed, request, receipt, wants_scores)
-        if is_replayed:
-            headers.append(REPLAYED)
-        if head.wants_lines:
-            return one_line(result), headers
-        return _encode(result), headers
+                model = await self._registry.get(model.record.id)
+        wants_scores = parsed.single or read_flag(query, "scores")
+        return await learned_of(model, parsed, request, receipt, wants_scores)
 
     def _chunker_of(self, head: Head) -> Chunker | None:
         """Chunker of a body that may be long enough to be learned in chunks; None without one."""
@@ -281,14 +294,20 @@ class FastRoutes:
     async def _predict(self, model_id: str, scope: Scope, receive: Receive) -> Any:
         """GET and POST /models/{id}/predict."""
         if scope["method"] == "GET":
-            query = read_query(scope, ("x", *_OF_PREDICTIONS), named="x.")
+            query = read_row_query(scope, names_model=False)
             await admit_rows(scope, 1)
-            return await self._predict_row(model_id, query)
+            return await self.predict_query(model_id, query)
         _check_method(scope, "POST")
         head = read_head(scope)
         query = read_query(scope, (*_OF_PREDICTIONS, *REMEMBER_PARAMETERS))
         model = await self._model_at(model_id, query)
         body = await read_body(receive, head, self._settings.max_body_bytes, scope)
+        return await self.predict_body(model, head, query, body, scope)
+
+    async def predict_body(
+        self, model: Model, head: Head, query: dict[str, str], body: bytes, scope: Scope
+    ) -> tuple[bytes, Headers]:
+        """Predict the rows of a whole body."""
         wait = read_wait(query, model, self._settings.remember_s)
         if wait is None:
             parsed = await parse(model, head, body, labelled=False)
@@ -304,18 +323,15 @@ class FastRoutes:
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """GET /predict: the query also names the model."""
         _check_method(scope, "GET")
-        query = read_query(scope, ("model", "x", *_OF_PREDICTIONS), named="x.")
-        if "model" not in query:
-            raise Problem(
-                422, "invalid-query", "the query parameter model is missing; send model=ID"
-            )
+        query = read_row_query(scope, names_model=True)
         await admit_rows(scope, 1)
         with self._registry.pinned(query["model"]):
-            return await self._predict_row(query["model"], query)
+            return await self.predict_query(query["model"], query)
 
-    async def _predict_row(self, model_id: str, query: dict[str, str]) -> Any:
+    async def predict_query(self, model_id: str, query: dict[str, str]) -> tuple[bytes, Headers]:
+        """Predict the row of a query."""
         model = await self._model_at(model_id, query)
-        answered, headers = await self._score(model, _queried_row(model, query), query)
+        answered, headers = await self._score(model, queried_row(model, query), query)
         return _encode(answered), headers
 
     async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
@@ -332,10 +348,9 @@ class FastRoutes:
         answered, seq, chain = await (run_to_completion(answering) if explains else answering)
         age_s = None if "version" in query else model.stale_s
         self._telemetry.saw_predictions(model.record.id, len(batch))
-        if age_s is None:
-            return answered, [(b"etag", etag_of(seq, chain).encode())]
-        answered.stale, answered.age_seconds = True, round(age_s, 3)
-        return answered, []
+        if age_s is not None:
+            mark_stale(answered, age_s)
+        return answered, state_headers(seq, chain, age_s)
 
     async def _model_at(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
@@ -396,7 +411,17 @@ async def _results_or_totals(
     return _encode(last), headers
 
 
-def _queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
+def read_row_query(scope: Scope, names_model: bool) -> dict[str, str]:
+    """The query of GET predict, which may have to name the model. Raises Problem 422."""
+    allowed = ("x", *_OF_PREDICTIONS)
+    query = read_query(scope, ("model", *allowed) if names_model else allowed, named="x.")
+    if names_model and "model" not in query:
+        raise Problem(422, "invalid-query", "the query parameter model is missing; send model=ID")
+    return query
+
+
+def queried_row(model: Model, query: dict[str, str]) -> ParsedRows:
+    """The row that a query gives as `x` or as `x.NAME`. Raises Problem 422."""
     named = {name[2:]: value for name, value in query.items() if name.startswith("x.")}
     if bool(named) == ("x" in query):
         raise Problem(

@@ -1,7 +1,7 @@
 """Answers of learn and predict: new and repeated requests, row errors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from dualstream.service.codecs import ParsedRows
-from dualstream.service.journal.protocol import KeyEntry
+from dualstream.service.codecs import ParsedRows, as_batch
+from dualstream.service.http.etag import etag_of
+from dualstream.service.journal.protocol import KeyEntry, PartPosition
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.observability.tracing import start_child
@@ -73,8 +74,12 @@ def answer_new(
         and receipt.rejected is not None
         and not receipt.rejected[0]
     ):
+        (label,) = parsed.labels
+        predicted = receipt.predicted[0] if receipt.predicted else None
         score, loss = float(receipt.scores[0]), float(receipt.losses[0])
-        return _answer_one(model, parsed, receipt, score, loss, with_scores)
+        answered = learned_row(model, receipt.placed.seq, label, score, loss, predicted)
+        answered.scores = answered.scores if with_scores else UNSET
+        return answered
     rejected = indices_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
     placed, mistakes = receipt.placed, _mistakes(model, parsed, receipt, rejected)
@@ -92,21 +97,57 @@ def answer_new(
     return answered
 
 
-def _answer_one(
-    model: Model, parsed: ParsedRows, receipt: Receipt, score: float, loss: float, with_score: bool
+def learned_row(
+    model: Model, seq: int, label: float | str, score: float, loss: float, predicted: str | None
 ) -> Learned:
-    """`answer_new` of a request with one row that was learned: the fast path of most requests."""
-    (label,) = parsed.labels
+    """The answer to a request of one row that was learned.
+
+    predicted   multiclass: the class predicted before, None if no class was known
+    """
     mistakes = None
-    if receipt.predicted is not None:
-        mistakes = int(receipt.predicted[0] != label)
-    elif model.row_schema.task != "regression":
+    task = model.row_schema.task
+    if task == "multiclass":
+        mistakes = int(predicted != label)
+    elif task != "regression":
         mistakes = int((score >= 0) != (label == 1.0))
-    placed = receipt.placed
-    answered = Learned(model.record.id, placed.seq, 1, 1, mistakes, 0.0 + loss, 0, False)
-    if with_score:
-        answered.scores = _finite((score,))
-    return answered
+    scores = [score if math.isfinite(score) else None]
+    return Learned(model.record.id, seq, 1, 1, mistakes, 0.0 + loss, 0, False, scores=scores)
+
+
+def learned_rows(model: Model, parsed: ParsedRows, receipt: Receipt) -> Iterator[Learned]:
+    """The answer to each row of several requests of one row, without keys and ids.
+
+    parsed, receipt     of all of them, journalled as one request
+    """
+    first_seq = receipt.placed.first_seq
+    if receipt.scores is None:  # a snapshot that another process wrote has the outcome
+        for index in range(receipt.placed.count):
+            yield _learned_elsewhere(model, PartPosition(first_seq + index, first_seq + index, 1))
+        return
+    assert receipt.losses is not None and receipt.rejected is not None
+    scores, losses, rejected = (
+        column.tolist() if isinstance(column, np.ndarray) else column
+        for column in (receipt.scores, receipt.losses, receipt.rejected)
+    )
+    predicted = receipt.predicted or [None] * len(scores)
+    labels: Sequence[float | str] = parsed.labels
+    for index, label in enumerate(labels):
+        seq = first_seq + index
+        score, loss, of = scores[index], losses[index], predicted[index]
+        if not rejected[index]:
+            yield learned_row(model, seq, label, score, loss, of)
+            continue
+        row = as_batch([parsed.rows])[index : index + 1]
+        is_set_aside = index >= len(scores) - receipt.set_aside
+        one = Receipt(
+            PartPosition(seq, seq, 1), [score], [loss], [of], [True], set_aside=int(is_set_aside)
+        )
+        yield answer_new(model, ParsedRows(row, [0], single=True), one, with_scores=True)
+
+
+def _learned_elsewhere(model: Model, placed: PartPosition) -> Learned:
+    """The answer to rows whose outcome is not kept."""
+    return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
 
 
 def answer_repeat(
@@ -116,7 +157,7 @@ def answer_repeat(
     placed = receipt.placed
     answer = first_answer(model, receipt)
     if answer is None:
-        return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
+        return _learned_elsewhere(model, placed)
     errors = [*parsed.errors, *_conflicts(parsed, skipped.conflicts)]
     if answer.rows is None:
         answered = learned_before(model, answer, len(errors) + answer.count - answer.learned, True)
@@ -307,7 +348,7 @@ def _mistakes(
     return count(where_not(receipt.rejected if rejected else None, wrong))
 
 
-_ByRow = tuple[list[float | None], list[Any], list[float | None] | None]
+ByRow = tuple[list[float | None], list[Any], list[float | None] | None]
 """Scores, labels and probabilities of the good rows, None in each where the score is not finite;
 None for all probabilities of a model without them."""
 
@@ -320,20 +361,10 @@ async def scored(
     A batch that takes long is scored in a thread. The caller is inside `serving`, or the learner
     does not change.
     """
-    if model.row_schema.task == "multiclass":
-        score = partial(_by_class, learner)
-    else:
-        score = partial(_by_score, model, learner)
-    span = start_child("score")
-    try:
-        slices = await model.replica.scored(score, batch)
-    finally:
-        if span is not None:
-            span.end()
-    scores, labels, probabilities = slices[0] if len(slices) == 1 else _joined(slices)
+    scores, labels, probabilities = await scored_rows(model, learner, batch)
     if parsed.single:
         probability = None if probabilities is None else probabilities[0]
-        return Predicted(model.record.id, seq, scores[0], labels[0], probability)
+        return predicted_row(model, seq, scores[0], labels[0], probability)
     return PredictedMany(
         model=model.record.id,
         seq=seq,
@@ -345,7 +376,47 @@ async def scored(
     )
 
 
-def _joined(slices: Sequence[_ByRow]) -> _ByRow:
+def predicted_row(
+    model: Model,
+    seq: int,
+    score: float | None,
+    label: Any,
+    probability: float | None,
+    age_s: float | None = None,
+) -> Predicted:
+    """The answer to a prediction of one row; `age_s` of a stale state."""
+    answered = Predicted(model.record.id, seq, score, label, probability)
+    if age_s is not None:
+        mark_stale(answered, age_s)
+    return answered
+
+
+def mark_stale(answered: Predicted | PredictedMany, age_s: float) -> None:
+    """Say that the state that answered is stale."""
+    answered.stale, answered.age_seconds = True, round(age_s, 3)
+
+
+def state_headers(seq: int, chain: str, age_s: float | None) -> list[tuple[bytes, bytes]]:
+    """The ETag of the state that answered, unless it is stale."""
+    return [(b"etag", etag_of(seq, chain).encode())] if age_s is None else []
+
+
+async def scored_rows(model: Model, learner: Learner, batch: Batch) -> ByRow:
+    """As `scored`, as columns."""
+    if model.row_schema.task == "multiclass":
+        score = partial(_by_class, learner)
+    else:
+        score = partial(_by_score, model, learner)
+    span = start_child("score")
+    try:
+        slices = await model.replica.scored(score, batch)
+    finally:
+        if span is not None:
+            span.end()
+    return slices[0] if len(slices) == 1 else _joined(slices)
+
+
+def _joined(slices: Sequence[ByRow]) -> ByRow:
     scores, labels, probabilities = zip(*slices, strict=True)
     has_probabilities = probabilities[0] is not None
     return (
@@ -355,7 +426,7 @@ def _joined(slices: Sequence[_ByRow]) -> _ByRow:
     )
 
 
-def _by_score(model: Model, learner: Learner, batch: Batch) -> _ByRow:
+def _by_score(model: Model, learner: Learner, batch: Batch) -> ByRow:
     predictions = learner.predict(batch)
     scores = _finite(predictions)
     name = model.row_schema.class_name
@@ -364,7 +435,7 @@ def _by_score(model: Model, learner: Learner, batch: Batch) -> _ByRow:
     return scores, labels, None if probabilities is None else _finite_with(scores, probabilities)
 
 
-def _by_class(learner: Learner, batch: Batch) -> _ByRow:
+def _by_class(learner: Learner, batch: Batch) -> ByRow:
     """The best class of each row with its score and probability."""
     of_classes: ClassModel = learner  # type: ignore[assignment]
     predictions = of_classes.predict_classes(batch)

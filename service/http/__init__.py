@@ -1,6 +1,6 @@
 """HTTP from the socket to the route: limits of clients, API keys, bodies, problems, responses.
 
-protocol.py                             uvicorn's protocol with limits
+protocol.py, short_request.py           uvicorn's protocol with limits; requests without ASGI
 connection_limits.py, body_memory.py    number of connections, slow clients; memory of bodies
 request_log.py                          ids of requests, access log, spans
 cors.py, head_checks.py, overload.py    other origins; refusals before the body is read

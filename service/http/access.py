@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.http.api_keys import Key, KeyRing, KeyScope
-from dualstream.service.http.rate_limits import RateLimits
+from dualstream.service.http.rate_limits import RateLimits, limits_of
 from dualstream.service.http.send import send_problem
 from dualstream.service.journal.audit import ANONYMOUS, Author
 from dualstream.service.metrics import Telemetry
@@ -216,24 +216,35 @@ class AccessControl:
         self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        requested = requirement_of(scope["method"], scope["path"], scope["query_string"])
-        if requested.scope is not NOTHING:
-            key = self._key_in(scope)
-            refusal = _refusal(key, requested)
-            if key is not None and refusal is None:
-                limits = self._rates.of(key)
-                if limits is not None:
-                    scope["key_limits"] = limits
-                    refusal = await limits.admit()
-            if refusal is not None:
-                began = time.perf_counter()
-                await send_problem(send, refusal, scope["path"])
-                route = _FAST.get(requested.route or "", requested.route or "unknown")
-                seconds = time.perf_counter() - began
-                self._telemetry.saw_request(scope["method"], route, refusal.status, seconds)
-                return
-            scope["auth"] = key
+        requested, refusal = self.check(scope)
+        limits = limits_of(scope)
+        if limits is not None and refusal is None:
+            refusal = await limits.admit()
+        if refusal is not None:
+            began = time.perf_counter()
+            await send_problem(send, refusal, scope["path"])
+            route = _FAST.get(requested.route or "", requested.route or "unknown")
+            seconds = time.perf_counter() - began
+            self._telemetry.saw_request(scope["method"], route, refusal.status, seconds)
+            return
         await self._app(scope, receive, send)
+
+    def check(self, scope: Scope) -> tuple[Requirement, Problem | None]:
+        """What the request needs, and why its key is refused, if it is.
+
+        Of an accepted request the scope has the key and its rate limits from now on.
+        """
+        requested = requirement_of(scope["method"], scope["path"], scope["query_string"])
+        if requested.scope is NOTHING:
+            return requested, None
+        key = self._key_in(scope)
+        refusal = _refusal(key, requested)
+        if key is not None and refusal is None:
+            scope["auth"] = key
+            limits = self._rates.of(key)
+            if limits is not None:
+                scope["key_limits"] = limits
+        return requested, refusal
 
     def _key_in(self, scope: Scope) -> Key | None:
         """The key of `Authorization: Bearer KEY`; None if it is missing or invalid."""

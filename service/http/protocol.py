@@ -13,10 +13,18 @@ from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from dualstream.service.http.body_memory import CONNECTION
 from dualstream.service.http.connection_limits import EVENT_STREAM, Checkpoint, Connections, State
+from dualstream.service.http.short_request import (
+    MAX_BODY_BYTES,
+    OF_PROXIES,
+    ShortRequest,
+    ShortRequests,
+    is_usual,
+    route_of,
+)
 from dualstream.wire.problem_json import MEDIA_TYPE, Problem
 
 MAX_HEADERS = 256
@@ -155,6 +163,8 @@ class HttpProtocol(HttpToolsProtocol):
     flow: _Flow
     open_connections: Connections
     """All connections of the process."""
+    short_requests: ShortRequests | None = None
+    ignored_headers: frozenset[bytes] = frozenset()
     checkpoint: Checkpoint | None = None
     # Overload period in which a request of this connection was refused; see admission control.
     refused_in = 0
@@ -193,9 +203,14 @@ class HttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         self.flow.unparsed = b""
         super().connection_lost(exc)
+        if isinstance(self.cycle, ShortRequest):
+            self.cycle.connection = None  # a reference cycle
         self.open_connections.discard(self)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if isinstance(cycle, ShortRequest):
+            self._start_short(cycle)
+            return
         self._answering = cycle
         cycle.transport = _Response(self.transport, self.loop)
         if cycle.scope["http_version"] == "1.0":
@@ -354,8 +369,58 @@ class HttpProtocol(HttpToolsProtocol):
         except Problem as problem:
             self._error = problem
             raise
-        self.scope[CONNECTION] = self._weak_self  # type: ignore[literal-required]
-        super().on_headers_complete()
+        short = self._short_request()
+        if short is None:
+            self.scope[CONNECTION] = self._weak_self  # type: ignore[literal-required]
+            super().on_headers_complete()
+            return
+        earlier: Any = self.cycle
+        self.cycle = short  # type: ignore[assignment]
+        if earlier is None or earlier.response_complete:
+            short.is_next = True
+        else:
+            self.flow.pause_reading()
+            waiting: deque[Any] = self.pipeline
+            waiting.appendleft((short, None))
+
+    def _short_request(self) -> ShortRequest | None:
+        """The request whose head is read, if it needs no ASGI cycle."""
+        parser = self.parser
+        if self.short_requests is None or self._remaining > MAX_BODY_BYTES:
+            return None
+        method, (path, _, query) = parser.get_method(), self.url.partition(b"?")
+        route = route_of(method, path)
+        if route is None or (query and method == b"POST") or parser.get_http_version() != "1.1":
+            return None
+        headers = dict(self.headers)
+        is_once = len(headers) == len(self.headers)
+        if not is_once or not is_usual(headers, method == b"POST", self.ignored_headers):
+            return None
+        if self.flow.write_paused:  # a cycle waits until the client reads
+            return None
+        scope: Any = self.scope
+        scope["method"], scope["path"] = method.decode(), path.decode("latin-1")
+        scope["raw_path"], scope["query_string"] = path, query
+        return ShortRequest(self, scope, route, headers)
+
+    def _start_short(self, request: ShortRequest) -> None:
+        """Let a short request be answered: all before it are, and its body may be there."""
+        request.is_next = True
+        if not request.more_body and self.short_requests is not None:
+            self.short_requests.add(request)
+
+    def answer_short(self, request: ShortRequest, status: int, headers: bytes, body: bytes) -> None:
+        """Send the answer to a short request, and serve the next request."""
+        request.response_complete = True
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        common = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        last = b"" if request.keep_alive else b"connection: close\r\n"
+        self.transport.write(b"".join((STATUS_LINE[status], common, headers, last, b"\r\n", body)))
+        if not request.keep_alive:
+            self.transport.close()
+        self._serve_next()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -364,6 +429,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._remaining -= len(body)
         cycle: Any = self.cycle
         if cycle.response_complete:
+            return
+        if isinstance(cycle, ShortRequest):
+            cycle.body += body
             return
         if not cycle.body:
             cycle.body = _Pieces()
@@ -377,12 +445,19 @@ class HttpProtocol(HttpToolsProtocol):
             return  # the parser reports the end of a body that it skips
         self._in_message = False
         super().on_message_complete()
+        cycle: Any = self.cycle
+        if isinstance(cycle, ShortRequest) and cycle.is_next and not cycle.response_complete:
+            self._start_short(cycle)
 
     def on_response_complete(self) -> None:
         # Without uvicorn's timer per request: `Connections` closes idle connections.
         self.server_state.total_requests += 1
         self._answering.transport.flush()
         self._answering.body = b""  # frees the buffer if the application answered early
+        self._serve_next()
+
+    def _serve_next(self) -> None:
+        """Serve the next request after an answer, or send the error that ends the connection."""
         if self.transport.is_closing():
             return
         if self.pipeline:
@@ -436,6 +511,15 @@ class HttpProtocol(HttpToolsProtocol):
         return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, status.phrase.encode(), head, body)
 
 
-def protocol_of(connections: Connections) -> type[HttpProtocol]:
+def protocol_of(
+    connections: Connections,
+    short_requests: ShortRequests | None = None,
+    trusts_proxies: bool = False,
+) -> type[HttpProtocol]:
     """Protocol class for uvicorn, bound to the server's connections."""
-    return type("Protocol", (HttpProtocol,), {"open_connections": connections})
+    bound = {
+        "open_connections": connections,
+        "short_requests": short_requests,
+        "ignored_headers": frozenset() if trusts_proxies else OF_PROXIES,
+    }
+    return type("Protocol", (HttpProtocol,), bound)

@@ -80,6 +80,14 @@ class LeasedTokens:
         # Of an empty bucket: when it has tokens again, and the earliest time of the next lease.
         self._empty_until = self._next_lease_at = float("-inf")
 
+    def has(self, count: int) -> bool:
+        """Are this many tokens leased?"""
+        return count <= self._left
+
+    def take_leased(self, count: int) -> None:
+        """Take tokens that the bucket `has`."""
+        self._left -= count
+
     async def take(self, count: int) -> float:
         """Take `count` tokens: 0.0. If the bucket is empty: seconds until it has tokens."""
         if count <= self._left:
@@ -113,6 +121,15 @@ class KeyLimits:
     ) -> None:
         self._requests, self._rows = requests, rows
         self._on_refusal = on_refusal
+
+    def admit_row(self) -> bool:
+        """Count a request of one row, if the leased tokens are enough. Returns whether it was."""
+        limits = [one for one in (self._requests, self._rows) if one is not None]
+        is_admitted = all([one.has(1) for one in limits])
+        if is_admitted:
+            for one in limits:
+                one.take_leased(1)
+        return is_admitted
 
     async def admit(self) -> Problem | None:
         """Count a request. Returns the problem if the rate is exceeded."""

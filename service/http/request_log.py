@@ -14,7 +14,7 @@ from typing import Any, Literal
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dualstream.service.observability.logs import REQUEST_ID
-from dualstream.service.observability.tracing import RequestSpan, Tracing
+from dualstream.service.observability.tracing import SPAN, RequestSpan, Tracing
 
 access = logging.getLogger("dualstream.access")
 
@@ -29,13 +29,24 @@ _CLOSE = (b"connection", b"close")
 
 
 class Note:
-    """What a route adds to the line of its request."""
+    """What is known of a request until its line is written.
 
-    __slots__ = ("is_long", "rows")
+    A route sets `rows`, and `is_long` of a request that may take long without being slow.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("began", "is_long", "number", "request_id", "rows", "span")
+
+    def __init__(self, number: int, request_id: str, span: RequestSpan | None) -> None:
+        self.number, self.request_id, self.span = number, request_id, span
         self.rows: int | None = None
         self.is_long = False
+        self.began = time.perf_counter()
+
+
+def note_of(scope: Scope) -> Note:
+    """The note of a request that the log has begun."""
+    note: Note = scope[_NOTE]
+    return note
 
 
 def note_rows(scope: Scope, rows: int) -> None:
@@ -71,13 +82,10 @@ class RequestLog:
         self.tracing: Tracing | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        number = next(self._numbers)
-        request_id = _client_id(scope) or f"{self._prefix}-{number:x}"
-        REQUEST_ID.set(request_id)
-        id_header = (b"x-request-id", request_id.encode())
-        scope[_NOTE] = note = Note()
-        tracing = self.tracing
-        span = None if tracing is None else tracing.begin(scope["method"], scope["headers"])
+        note = self.begin(scope)
+        REQUEST_ID.set(note.request_id)
+        SPAN.set(note.span)
+        id_header = (b"x-request-id", note.request_id.encode())
         status = sent = 0
 
         async def send_named(message: Message) -> None:
@@ -90,20 +98,32 @@ class RequestLog:
                 sent += len(message.get("body", b""))
             await send(message)
 
-        began = time.perf_counter()
         try:
             await self._app(scope, receive, send_named)
         finally:
-            seconds = time.perf_counter() - began
-            is_slow = seconds >= SLOW_S and not note.is_long
-            is_logged = self._is_logged and (status >= 500 or number % self._every == 0)
-            if is_slow or is_logged or span is not None:
-                needs = self._requirement_of(scope["method"], scope["path"], scope["query_string"])
-                model = needs.models[0] if needs.models else None
-                if is_slow or is_logged:
-                    _write(scope, model, note, status, sent, seconds, is_slow)
-                if span is not None:
-                    _end_span(span, scope, needs.route, model, note.rows, status, request_id)
+            self.end(scope, note, status, sent, time.perf_counter() - note.began)
+
+    def begin(self, scope: Scope) -> Note:
+        """Number a request, and begin its span if it is sampled."""
+        number = next(self._numbers)
+        request_id = _client_id(scope) or f"{self._prefix}-{number:x}"
+        tracing = self.tracing
+        span = None if tracing is None else tracing.begin(scope["method"], scope["headers"])
+        scope[_NOTE] = note = Note(number, request_id, span)
+        return note
+
+    def end(self, scope: Scope, note: Note, status: int, sent: int, seconds: float) -> None:
+        """Write the line of a request that took `seconds`, and end its span, if it has them."""
+        span = note.span
+        is_slow = seconds >= SLOW_S and not note.is_long
+        is_logged = self._is_logged and (status >= 500 or note.number % self._every == 0)
+        if is_slow or is_logged or span is not None:
+            needs = self._requirement_of(scope["method"], scope["path"], scope["query_string"])
+            model = needs.models[0] if needs.models else None
+            if is_slow or is_logged:
+                _write(scope, model, note, status, sent, seconds, is_slow)
+            if span is not None:
+                _end_span(span, scope, needs.route, model, note.rows, status, note.request_id)
 
 
 def _end_span(
@@ -149,6 +169,7 @@ def _write(
     client = scope.get("client")
     key = scope.get("auth")
     fields = {
+        "request_id": note.request_id,
         "method": scope["method"],
         "path": scope["path"],
         "status": status or None,

@@ -14,6 +14,7 @@ from dualstream.service.models.lag import Lag
 from dualstream.service.models.sizeof import bytes_of
 from dualstream.service.models.snapshots import BULK_ROWS, Snapshots
 from dualstream.service.models.store_status import STALE_S
+from dualstream.service.models.waiting_requests import Ticket
 from dualstream.service.observability.tracing import SPAN, LearnSpans
 from dualstream.service.replica.commit import CommitListener, Committer
 from dualstream.service.replica.fork_detection import Lineage, Lost
@@ -110,8 +111,10 @@ class Model(CommitListener):
 
     # -- requests --------------------------------------------------------------------------------
 
-    async def submit(self, request: AnyRequest) -> Receipt:
+    async def submit(self, request: AnyRequest, ticket: Ticket | None = None) -> Receipt:
         """Make the request durable and apply it.
+
+        `ticket` is of clients' requests that wait already; their caller ends it.
 
         Raises Problem 413 for too many ids, 429 if the model takes more memory than allowed or a
         feature takes no more rows; OtherIdentity; OutcomeUnknown after the timeout;
@@ -133,11 +136,13 @@ class Model(CommitListener):
             if receipt.control_outcome is None and not is_left(receipt.placed):
                 raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
             return receipt
-        ticket = self.deps.waiting.enter(future)
+        waiting = ticket or self.deps.waiting.enter()
+        waiting.future = future
         try:
             return await future
         finally:
-            self.deps.waiting.leave(ticket)
+            if ticket is None:
+                self.deps.waiting.leave(waiting)
             if spans is not None:
                 spans.end()
 

@@ -7,6 +7,16 @@ from typing import Any
 from dualstream.service.journal.protocol import OutcomeUnknown
 
 
+class Ticket:
+    """Requests that wait together: their number, since when, and their future once it exists."""
+
+    __slots__ = ("count", "future", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since, self.count = since, 0
+        self.future: asyncio.Future[Any] | None = None
+
+
 class WaitingRequests:
     """The waiting requests of a process, oldest first. Admission control reads their waits.
 
@@ -15,38 +25,46 @@ class WaitingRequests:
 
     def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
         self.timeout_s, self._clock = timeout_s, clock
-        # By ticket: since when, and their future.
-        self._requests: dict[int, tuple[float, asyncio.Future[Any]]] = {}
-        self._last_ticket = 0
+        self._tickets: dict[Ticket, None] = {}
+        self._count = 0
         # The wait of the request that left last, and when it left.
         self.last_wait_s, self.last_left_at = 0.0, 0.0
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._count
 
     @property
     def oldest_s(self) -> float:
         """How long the oldest request has waited."""
-        first = next(iter(self._requests.values()), None)
-        return 0.0 if first is None else self._clock() - first[0]
+        first = next(iter(self._tickets), None)
+        return 0.0 if first is None else self._clock() - first.since
 
-    def enter(self, future: "asyncio.Future[Any]") -> int:
+    def enter(self) -> Ticket:
         """Count a request until `leave` is called with the returned ticket."""
-        self._last_ticket = ticket = self._last_ticket + 1
-        self._requests[ticket] = self._clock(), future
+        ticket = Ticket(self._clock())
+        self._tickets[ticket] = None
+        self.join(ticket)
         return ticket
 
-    def leave(self, ticket: int) -> None:
-        """Stop counting a request."""
+    def join(self, ticket: Ticket) -> None:
+        """Count one more request, which waits with those of this ticket."""
+        ticket.count += 1
+        self._count += 1
+
+    def leave(self, ticket: Ticket) -> None:
+        """Stop counting the requests of a ticket."""
+        del self._tickets[ticket]
+        self._count -= ticket.count
         self.last_left_at = self._clock()
-        self.last_wait_s = self.last_left_at - self._requests.pop(ticket)[0]
+        self.last_wait_s = self.last_left_at - ticket.since
 
     def expire(self) -> None:
         """Fail requests that have waited longer than the timeout: their outcome is unknown."""
         now = self._clock()
-        for since, future in self._requests.values():
-            if now - since <= self.timeout_s:
+        for ticket in self._tickets:
+            if now - ticket.since <= self.timeout_s:
                 return
-            if not future.done():
+            future = ticket.future
+            if future is not None and not future.done():
                 reason = f"the rows were not learned within {self.timeout_s:g} s, but may still be"
                 future.set_exception(OutcomeUnknown(reason))

@@ -135,9 +135,7 @@ class Tracing:
         self._drawn = 0
         if not span.is_recording():
             return None
-        request = RequestSpan(self._tracer, span)
-        SPAN.set(request)
-        return request
+        return RequestSpan(self._tracer, span)
 
     def _draw(self, method: str) -> bool:
         """Draw the id of a new trace. Is it sampled? A span that is dropped costs 10 us more."""

@@ -24,6 +24,7 @@ from dualstream.service.api import (
     timeline,
 )
 from dualstream.service.api.learn_and_predict import FastRoutes
+from dualstream.service.api.short_requests import ShortRequests
 from dualstream.service.concurrency import LoopWatch
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import Feature, jobs_of
@@ -71,11 +72,13 @@ class Application:
         admission: AdmissionControl,
         bodies: BodyMemory,
         connections: Connections,
+        short_requests: ShortRequests,
     ) -> None:
         self._requests, self._fastapi = requests, fastapi
         self._registry, self._fast_routes = registry, fast_routes
         self.startup, self.admission = startup, admission
         self.bodies, self.connections = bodies, connections
+        self.short_requests = short_requests
         self.stop_streams = fast_routes.stop_streams
 
     def drain(self) -> None:
@@ -219,6 +222,7 @@ def create_app(
     bodies = BodyMemory(memory_limit(settings.max_body_bytes), time.monotonic)
     fast_routes = FastRoutes(app, registry, startup, admission, bodies, telemetry)
     layers: ASGIApp = fast_routes
+    access = None
     if keys is not None:
         rates = RateLimits(
             TokenStore(journal),
@@ -226,13 +230,24 @@ def create_app(
             settings.key_rows_per_s,
             telemetry.saw_rate_exceeded,
         )
-        layers = AccessControl(layers, keys, rates, telemetry)
+        layers = access = AccessControl(layers, keys, rates, telemetry)
     layers = HeadChecks(layers, admission)
     if settings.cors_origins is not None:
         # Outside the layers that refuse requests, so that a page can read every refusal.
         layers = across_origins(layers, settings.cors_origins)
     requests = RequestLog(layers, settings.access_log, requirement_of)
+    short_requests = ShortRequests(
+        fast_routes, registry, startup, admission, telemetry, requests, access
+    )
     application = Application(
-        requests, app, fast_routes, registry, startup, admission, bodies, connections
+        requests,
+        app,
+        fast_routes,
+        registry,
+        startup,
+        admission,
+        bodies,
+        connections,
+        short_requests,
     )
     return application

@@ -129,7 +129,11 @@ def make_server(
         app,
         host=settings.host,
         port=settings.port,
-        http=protocol_of(app.connections),
+        http=protocol_of(
+            app.connections,
+            app.short_requests,
+            trusts_proxies=settings.forwarded_allow_ips is not None,
+        ),
         log_config=None,
         log_level="warning",
         access_log=False,

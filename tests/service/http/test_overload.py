@@ -20,7 +20,7 @@ from dualstream.service.http.overload import (
     IdleShare,
     kind_of,
 )
-from dualstream.service.models.waiting_requests import WaitingRequests
+from dualstream.service.models.waiting_requests import Ticket, WaitingRequests
 from dualstream.service.server import app
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.http.support import request
@@ -56,11 +56,11 @@ class Connection:
     refused_in = 0
 
 
-def enter(admission: Control, count: int) -> list[int]:
-    return [admission.requests.enter(asyncio.Future()) for _ in range(count)]
+def enter(admission: Control, count: int) -> list[Ticket]:
+    return [admission.requests.enter() for _ in range(count)]
 
 
-def leave(admission: Control, tickets: list[int]) -> None:
+def leave(admission: Control, tickets: list[Ticket]) -> None:
     for ticket in tickets:
         admission.requests.leave(ticket)
 

@@ -1,0 +1,341 @@
+"""Short requests of all connections: learned and scored together, and answered without ASGI.
+
+Requests of one row that arrive in one event-loop iteration, or while the rows before them are
+learned, are parsed at once and become one request to the model's committer. There is no timer.
+A request with an Idempotency-Key, a sampled span, a row with an id or an error is parsed and
+submitted on its own.
+
+The answers are those of the ASGI routes, because the same functions make them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from contextvars import copy_context
+from time import perf_counter
+
+import msgspec
+
+from dualstream.service.api.learn_and_predict import (
+    REPLAYED,
+    FastRoutes,
+    queried_row,
+    read_row_query,
+)
+from dualstream.service.api.request_rows import is_parsed_inline
+from dualstream.service.api.responses import learned_rows, predicted_row, scored_rows, state_headers
+from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema, as_batch, parse_chunk
+from dualstream.service.concurrency import ensure_task, start
+from dualstream.service.http.access import AccessControl
+from dualstream.service.http.exceptions_to_problems import problem_of
+from dualstream.service.http.overload import REFUSE_AFTER_S, AdmissionControl, overloaded
+from dualstream.service.http.rate_limits import limits_of
+from dualstream.service.http.request_head import read_head
+from dualstream.service.http.request_log import Note, RequestLog, note_of
+from dualstream.service.http.short_request import LEARN, ShortRequest
+from dualstream.service.journal.protocol import ModelChanged
+from dualstream.service.metrics import Telemetry
+from dualstream.service.models.model import Model
+from dualstream.service.models.readiness import Readiness
+from dualstream.service.models.registry import ModelRegistry
+from dualstream.service.models.waiting_requests import Ticket
+from dualstream.service.observability.logs import REQUEST_ID
+from dualstream.service.observability.tracing import SPAN
+from dualstream.service.replica.requests import Request
+from dualstream.wire.problem_json import MEDIA_TYPE
+
+MAX_GROUP_BYTES, MAX_GROUP_ROWS = 256 * 1024, 1024
+"""Limits of what is parsed at once in the event loop."""
+_JSON, _NDJSON = b"application/json", "application/x-ndjson"
+_NAMED = ("x", "model")
+_encode = msgspec.json.Encoder().encode
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Group:
+    """Requests to learn one row each of one model, which wait together."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.requests: list[ShortRequest] = []
+        self.bytes = 0
+        self.ticket = ticket
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= MAX_GROUP_BYTES or len(self.requests) >= MAX_GROUP_ROWS
+
+
+class ShortRequests:
+    """Answers the short requests of all connections of the process."""
+
+    def __init__(
+        self,
+        routes: FastRoutes,
+        registry: ModelRegistry,
+        startup: Readiness,
+        admission: AdmissionControl,
+        telemetry: Telemetry,
+        log: RequestLog,
+        access: AccessControl | None,
+    ) -> None:
+        self._routes, self._registry, self._startup = routes, registry, startup
+        self._admission, self._telemetry = admission, telemetry
+        self._log, self._access = log, access
+        # By model: the groups that wait, also while a group before them is learned; and the
+        # predictions that arrived in this event-loop iteration.
+        self._learns: dict[str, deque[Group]] = {}
+        self._predictions: dict[str, list[ShortRequest]] = {}
+
+    def add(self, request: ShortRequest) -> None:
+        """Answer a request whose body is there, now or later. Never raises."""
+        note = self._log.begin(request.scope)
+        try:
+            self._add(request, note)
+        except Exception as error:
+            self._refuse(request, error)
+
+    def _add(self, request: ShortRequest, note: Note) -> None:
+        action, model_id = request.route
+        loop = asyncio.get_running_loop()
+        if not self._admission.admits(action, request.connection):
+            loop.call_later(REFUSE_AFTER_S, self._refuse, request, overloaded(action))
+            return
+        is_admitted = True
+        if self._access is not None:
+            _, refusal = self._access.check(request.scope)
+            if refusal is not None:
+                raise refusal
+            limits = limits_of(request.scope)
+            is_admitted = limits is None or limits.admit_row()
+        self._startup.check_ready()
+        note.rows = 1
+        is_plain = is_admitted and note.span is None and b"idempotency-key" not in request.headers
+        if request.scope["method"] == "GET":
+            request.query = query = read_row_query(request.scope, names_model=not model_id)
+            model_id = model_id or query["model"]
+            is_plain = is_plain and all(name in _NAMED or name[:2] == "x." for name in query)
+        if not is_plain:
+            self._start_alone(request, model_id, is_admitted)
+        elif action == LEARN:
+            self._wait_to_learn(request, model_id)
+        else:
+            waiting = self._predictions.setdefault(model_id, [])
+            waiting.append(request)
+            if len(waiting) == 1:
+                loop.call_soon(self._gather_predictions, model_id, 1)
+
+    # -- one request -----------------------------------------------------------------------------
+
+    def _start_alone(self, request: ShortRequest, model_id: str, is_admitted: bool = True) -> None:
+        """Answer a request on its own. `is_admitted`: the rate limits have counted it."""
+        note = note_of(request.scope)
+        context = copy_context()
+        context.run(REQUEST_ID.set, note.request_id)
+        context.run(SPAN.set, note.span)
+        context.run(start, self._answer_alone(request, model_id, is_admitted))
+
+    async def _answer_alone(self, request: ShortRequest, model_id: str, is_admitted: bool) -> None:
+        limits = request.scope.pop("key_limits", None)
+        try:
+            if not is_admitted:
+                if (refusal := await limits.admit()) is not None:
+                    raise refusal
+                await limits.admit_rows(1)
+            with self._registry.pinned(model_id):
+                body, headers = await self._answer_of(request, model_id)
+        except Exception as error:
+            self._refuse(request, error)
+        else:
+            self._send(request, 200, _JSON, _lines(headers), body)
+
+    async def _answer_of(self, request: ShortRequest, model_id: str) -> tuple[bytes, Headers]:
+        """The answer of the ASGI route, and its headers."""
+        if request.query is not None:
+            await ensure_task()
+            return await self._routes.predict_query(model_id, request.query)
+        model = await self._registry.get(model_id)
+        head, body, scope = read_head(request.scope), request.body, request.scope
+        if request.route.action != LEARN:
+            return await self._routes.predict_body(model, head, {}, body, scope)
+        result, is_replayed = await self._routes.learn_body(model, head, {}, body, scope)
+        headers = [(b"dualstream-durability", self._registry.store_status.durability)]
+        return _encode(result), [*headers, REPLAYED] if is_replayed else headers
+
+    def _refuse(self, request: ShortRequest, error: Exception) -> None:
+        problem = problem_of(error, request.scope)
+        body = problem.body(request.scope["path"], note_of(request.scope).request_id)
+        headers = [(name.encode(), text.encode()) for name, text in problem.headers().items()]
+        self._send(request, problem.status, MEDIA_TYPE.encode(), _lines(headers), body)
+
+    def _send(
+        self, request: ShortRequest, status: int, kind: bytes, lines: bytes, body: bytes
+    ) -> None:
+        """Send an answer; `lines` are headers."""
+        scope = request.scope
+        note = note_of(scope)
+        seconds = perf_counter() - note.began
+        self._log.end(scope, note, status, len(body), seconds)
+        self._telemetry.saw_request(scope["method"], request.route.action, status, seconds)
+        if self._log.is_draining:
+            request.keep_alive = False
+        head = b"content-type: %b\r\ncontent-length: %d\r\n%bx-request-id: %b\r\n" % (
+            kind,
+            len(body),
+            lines,
+            note.request_id.encode(),
+        )
+        request.answer(status, head, body)
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def _wait_to_learn(self, request: ShortRequest, model_id: str) -> None:
+        waiting = self._registry.waiting
+        groups = self._learns.get(model_id)
+        if groups is None:
+            groups = self._learns[model_id] = deque()
+            asyncio.get_running_loop().call_soon(self._gather_learns, model_id, 1)
+        if not groups or groups[-1].is_full:
+            groups.append(Group(waiting.enter()))
+        else:
+            waiting.join(groups[-1].ticket)
+        groups[-1].requests.append(request)
+        groups[-1].bytes += len(request.body)
+
+    def _gather_learns(self, model_id: str, counted: int) -> None:
+        """Learn the next group once an event-loop iteration added no requests to those `counted`.
+
+        Requests of several connections that arrive together are read one after the other.
+        """
+        groups = self._learns[model_id]
+        if not groups:
+            del self._learns[model_id]
+            return
+        count = len(groups[0].requests)
+        if counted < count and not groups[0].is_full:
+            asyncio.get_running_loop().call_soon(self._gather_learns, model_id, count)
+        else:
+            start(self._learn(model_id, groups.popleft()))
+
+    async def _learn(self, model_id: str, group: Group) -> None:
+        requests = group.requests
+        try:
+            with self._registry.pinned(model_id):
+                model = await self._registry.get(model_id)
+                parsed, requests = self._parsed(model, requests, labelled=True)
+                if requests:
+                    await self._learn_rows(model, requests, parsed, group.ticket)
+        except ModelChanged:  # deleted or replaced since it was loaded; nothing is journalled
+            for request in requests:
+                self._start_alone(request, model_id)
+        except Exception as error:
+            for request in requests:
+                self._refuse(request, error)
+        finally:
+            self._registry.waiting.leave(group.ticket)
+            asyncio.get_running_loop().call_soon(self._gather_learns, model_id, 0)
+
+    async def _learn_rows(
+        self, model: Model, requests: list[ShortRequest], parsed: ParsedRows, ticket: Ticket
+    ) -> None:
+        rows = Request.of(parsed.rows, None, None, parsed.batch_names)
+        receipt = await model.submit(rows, ticket)
+        model.mark_names_journalled(parsed, receipt)
+        lines = _lines([(b"dualstream-durability", self._registry.store_status.durability)])
+        for request, result in zip(requests, learned_rows(model, parsed, receipt), strict=True):
+            self._send(request, 200, _JSON, lines, _encode(result))
+
+    # -- predictions -----------------------------------------------------------------------------
+
+    def _gather_predictions(self, model_id: str, counted: int) -> None:
+        """Predict once an event-loop iteration added no requests to those `counted`."""
+        count = len(self._predictions[model_id])
+        if counted < count < MAX_GROUP_ROWS:
+            asyncio.get_running_loop().call_soon(self._gather_predictions, model_id, count)
+        else:
+            start(self._predict(model_id, self._predictions.pop(model_id)))
+
+    async def _predict(self, model_id: str, requests: list[ShortRequest]) -> None:
+        try:
+            with self._registry.pinned(model_id):
+                model = await self._registry.get(model_id)
+                requests, rows = self._rows_to_predict(model, requests)
+                if requests:
+                    await self._predict_rows(model, requests, rows)
+        except Exception as error:
+            for request in requests:
+                self._refuse(request, error)
+
+    def _rows_to_predict(
+        self, model: Model, requests: list[ShortRequest]
+    ) -> tuple[list[ShortRequest], list[ParsedRows]]:
+        """The requests in the order of their rows; the others are answered."""
+        parsed, joined = self._parsed(
+            model, [one for one in requests if one.query is None], labelled=False
+        )
+        rows = [parsed] if joined else []
+        for request in requests:
+            if request.query is not None:
+                try:
+                    rows.append(queried_row(model, request.query))
+                except Exception as error:
+                    self._refuse(request, error)
+                else:
+                    joined.append(request)
+        return joined, rows
+
+    async def _predict_rows(
+        self, model: Model, requests: list[ShortRequest], rows: list[ParsedRows]
+    ) -> None:
+        batch = as_batch([one.rows for one in rows])
+        replica = model.replica
+        async with replica.serving():
+            seq, chain = replica.seq, replica.chain
+            scores, labels, probabilities = await scored_rows(model, replica.learner, batch)
+        self._telemetry.saw_predictions(model.record.id, len(batch))
+        age_s = model.stale_s
+        lines = _lines(state_headers(seq, chain, age_s))
+        for row, request in enumerate(requests):
+            probability = None if probabilities is None else probabilities[row]
+            result = predicted_row(model, seq, scores[row], labels[row], probability, age_s)
+            self._send(request, 200, _JSON, lines, _encode(result))
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _parsed(
+        self, model: Model, requests: list[ShortRequest], labelled: bool
+    ) -> tuple[ParsedRows, list[ShortRequest]]:
+        """The good rows of requests that were joined, and these; the others are answered alone."""
+        schema, model_id = model.row_schema, model.record.id
+        joined = []
+        for request in requests:
+            if _may_join(schema, request.body, labelled):
+                joined.append(request)
+            else:
+                self._start_alone(request, model_id)
+        while True:
+            # A line feed outside of strings may be a carriage return; in strings JSON has neither.
+            text = b"\n".join([request.body.replace(b"\n", b"\r") for request in joined])
+            parsed = parse_chunk(schema, _NDJSON, text, labelled=labelled)
+            alone = {error.index for error in parsed.errors}
+            ids = parsed.rows.ids if isinstance(parsed.rows, ListedRows) else {}
+            alone |= {parsed.row_indices[row] for row in ids}
+            for index in alone:
+                self._start_alone(joined[index], model_id)
+            joined = [one for index, one in enumerate(joined) if index not in alone]
+            if not ids:
+                return parsed, joined
+
+
+def _may_join(schema: RowSchema, body: bytes, labelled: bool) -> bool:
+    """May the body be parsed as a line among others: is it an object, probably a row without id?"""
+    if body[:1] != b"{" or not is_parsed_inline(schema, body):
+        return False
+    if schema.columns is None:
+        return not labelled or b'"id"' not in body
+    name = (schema.columns.id or "id").rpartition(".")[2]
+    has_id = labelled and (b'"id"' in body or f'"{name}"'.encode() in body)
+    return not has_id and b'"samples"' not in body[:64]
+
+
+def _lines(headers: Headers) -> bytes:
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
