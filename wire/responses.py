@@ -254,7 +254,7 @@ class FrequentValue(Struct):
 
 
 class Column(Struct, kw_only=True):
-    """Profile of a column, over the learned rows since the first one that had it."""
+    """Profile of a column, over the profiled rows since the first one that had it."""
 
     name: Annotated[str, about("Numbered features count from 1.")]
     kind: Annotated[
@@ -291,7 +291,7 @@ class Column(Struct, kw_only=True):
         float | None,
         about(
             "Population stability index of about the last 1,000 rows against the"
-            " 10,000 before; null before 2,000 rows, and of times."
+            " 10,000 before, less its mean by chance; null before 2,000 rows, and of times."
         ),
     ]
     drift: Annotated[
@@ -305,7 +305,10 @@ class Columns(MaybeStale, kw_only=True):
 
     model: str
     seq: int
-    rows: Annotated[int, about("Rows counted: learned, with a weight above 0.")]
+    rows: Annotated[
+        int,
+        about("Profiled rows: learned, with a weight above 0; after the first 8,192 one in four."),
+    ]
     has_more: Annotated[bool, about("Whether the stream has more columns, which do not count.")]
     roles: Annotated[
         dict[str, str],

@@ -13,7 +13,7 @@ Moments = tuple[float | None, float | None, float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Profile of one column. Rows count from the first row that had it."""
+    """Profile of one column. Profiled rows count from the first one that had it."""
 
     name: str
     kind: str
@@ -37,8 +37,8 @@ class Column:
     last: float | str | None
     """The last value that was not missing; None of texts and times."""
     psi: float | None
-    """Population stability index: the last 1,000 rows or so against the 10,000 before them. None
-    before 2,000 rows, and of times."""
+    """Population stability index: the last 1,000 rows or so against the 10,000 before them, less
+    its mean by chance. None before 2,000 rows, and of times."""
 
     @classmethod
     def without_rows(cls, name: str) -> "Column":

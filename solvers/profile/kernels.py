@@ -4,6 +4,8 @@ A column has one row of `counts` (whole numbers) and one of `cells` (floats); th
 are their indices. Two windows of rows decay: a row has the weight GROWTH^t, which grows, so that no
 row touches a column that it does not have. Every RESCALED_ROWS rows all sums are divided by the
 weight of the last row.
+
+After ALL_ROWS rows of a model, one row in ONE_IN is profiled and has the weight of ONE_IN rows.
 """
 
 from dualstream.solvers.jit import (
@@ -36,6 +38,8 @@ SHORT_ROWS, LONG_ROWS = 1_000.0, 10_000.0
 _SHORT_GROWTH = SHORT_ROWS / (SHORT_ROWS - 1.0)
 _LONG_GROWTH = LONG_ROWS / (LONG_ROWS - 1.0)
 _RESCALED_ROWS = 4_096
+ALL_ROWS, ONE_IN = 8_192, 4
+"""All rows are profiled up to ALL_ROWS, later one in ONE_IN: all cost as much as learning."""
 
 # Kinds of a column.
 UNKNOWN, NUMBER, BOOLEAN, CATEGORY, TEXT, TIME = range(6)
@@ -48,13 +52,13 @@ _COLUMN_MASK, _KEY_MASK = (1 << 16) - 1, (1 << 32) - 1
 # `clock`: weight of the last row, and sum of all weights, in each window.
 SHORT, LONG, SHORT_TOTAL, LONG_TOTAL, CLOCK = range(5)
 # `sizes`
-ROWS, COLUMNS, HAS_MORE, SIZES = range(4)
-# `counts`
-FIRST_ROW, COUNT, OTHERS, MISSING, LAST_ROW, BINNED_ROW, KIND, FEATURE, COUNTS = range(9)
+ROWS, LEARNED, COLUMNS, HAS_MORE, SIZES = range(5)
+# `counts`; BIN is that of the last number.
+FIRST_ROW, COUNT, OTHERS, LAST_ROW, BINNED_ROW, BIN, MISSING, KIND, FEATURE, COUNTS = range(10)
 NOT_SEEN = -1
-"""FIRST_ROW, LAST_ROW and BINNED_ROW before there is such a row."""
-# `cells`: totals of the clock when the bins began, and weights of the rows with a value since.
-MEAN, SQUARES, LOWEST, HIGHEST, LAST, SHORT_START, LONG_START, SHORT_HELD, LONG_HELD, BODY = range(
+"""FIRST_ROW, LAST_ROW, BINNED_ROW and BIN before there is such a row."""
+# `cells`: totals of the clock when the bins began, and weights of the rows with a category since.
+LAST, MEAN, SQUARES, LOWEST, HIGHEST, SHORT_START, LONG_START, SHORT_HELD, LONG_HELD, BODY = range(
     10
 )
 SAMPLED = 128
@@ -66,6 +70,7 @@ _EDGES = 9
 NUMBER_BINS = 2 * _EDGES + 2
 """Below, at and between the edges; the last bin is of rows with a missing value or a text."""
 _EDGES_FROM, NUMBERS_FROM = BODY, BODY + 16
+_OTHER_BIN = NUMBERS_FROM + 2 * (NUMBER_BINS - 1)
 # ... of categories: the most frequent ones (index + 1, count, error), and the bins.
 TOP = 10
 TOP_FROM = BODY
@@ -91,6 +96,19 @@ def enter_features(table: Ints, indices: Ints, codes: Ints) -> None:
         table[column_slot(table, index)] = codes[i] << CODE_SHIFT | (index + 1)
 
 
+@kernel(b1(i8), inline=True)
+def is_profiled(number: int) -> bool:
+    """Whether a learned row is profiled: one of ONE_IN consecutive rows, chosen by a hash.
+
+    A fixed one would be of the same device in a stream of ONE_IN devices that take turns.
+    """
+    if number < ALL_ROWS:
+        return True
+    mixed = (number // ONE_IN) * 2654435761 & _KEY_MASK
+    mixed = (mixed ^ mixed >> 15) * 2246822519 & _KEY_MASK
+    return (mixed >> 16) % ONE_IN == number % ONE_IN
+
+
 @kernel(void(F8, i8, _I8_2D, F8_2D), inner=True)
 def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
     """Divide all sums of weights by the weight of the last row."""
@@ -110,9 +128,9 @@ def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
         is_category = counts[column, KIND] == CATEGORY
         first = CATEGORIES_FROM if is_category else NUMBERS_FROM
         bins = CATEGORY_BINS if is_category else NUMBER_BINS
-        for at in range(first, first + bins):
+        for at in range(first, first + 2 * bins, 2):
             cell[at] *= short
-            cell[at + bins] *= long
+            cell[at + 1] *= long
 
 
 @kernel(void(F8), inner=True)
@@ -134,11 +152,19 @@ def _set_edges(cell: Floats) -> None:
 
 @kernel(void(F8, F8, i8), inline=True)
 def _add_to_bin(cell: Floats, clock: Floats, bin_: int) -> None:
-    """Count the row in a bin of numbers."""
-    cell[SHORT_HELD] += clock[SHORT]
-    cell[LONG_HELD] += clock[LONG]
-    cell[NUMBERS_FROM + bin_] += clock[SHORT]
-    cell[NUMBERS_FROM + NUMBER_BINS + bin_] += clock[LONG]
+    """Count the row in a bin, which has a sum for each window."""
+    cell[bin_] += clock[SHORT]
+    cell[bin_ + 1] += clock[LONG]
+
+
+@kernel(i8(F8, f8), inline=True)
+def _bin_of(cell: Floats, value: float) -> int:
+    """The bin of a number. A branch for each edge is mispredicted too often."""
+    bin_ = 0
+    for j in range(_EDGES):
+        edge = cell[_EDGES_FROM + j]
+        bin_ += int(edge < value) + int(edge <= value)
+    return bin_
 
 
 @kernel(void(I8, F8, F8, i8, f8), inline=True)
@@ -148,13 +174,16 @@ def _add_number(count: Ints, cell: Floats, clock: Floats, row: int, value: float
     if seen == 1:
         cell[LOWEST] = value
         cell[HIGHEST] = value
-    else:
+    apart = value - cell[MEAN]
+    if apart != 0.0:
+        cell[MEAN] += apart / seen
+        cell[SQUARES] += apart * (value - cell[MEAN])
+    # Many columns are 0 or 1: the same value again needs no comparison.
+    is_same = value == cell[LAST]
+    if not is_same:
+        cell[LAST] = value
         cell[LOWEST] = min(cell[LOWEST], value)
         cell[HIGHEST] = max(cell[HIGHEST], value)
-    apart = value - cell[MEAN]
-    cell[MEAN] += apart / seen
-    cell[SQUARES] += apart * (value - cell[MEAN])
-    cell[LAST] = value
     if count[BINNED_ROW] == NOT_SEEN:
         cell[BODY + seen - 1] = value
         if seen == SAMPLED:
@@ -162,15 +191,11 @@ def _add_number(count: Ints, cell: Floats, clock: Floats, row: int, value: float
             cell[SHORT_START] = clock[SHORT_TOTAL]
             cell[LONG_START] = clock[LONG_TOTAL]
             count[BINNED_ROW] = row + 1
+            count[BIN] = _bin_of(cell, value)
         return
-    bin_ = 0
-    for j in range(_EDGES):
-        edge = cell[_EDGES_FROM + j]
-        if edge < value:
-            bin_ += 2
-        elif edge == value:
-            bin_ += 1
-    _add_to_bin(cell, clock, bin_)
+    if not is_same:
+        count[BIN] = _bin_of(cell, value)
+    _add_to_bin(cell, clock, NUMBERS_FROM + 2 * count[BIN])
 
 
 @kernel(void(I8, F8, F8, i8, i8, b1), inline=True)
@@ -186,8 +211,7 @@ def _add_category(
         cell[SHORT_HELD] += clock[SHORT]
         cell[LONG_HELD] += clock[LONG]
     bin_ = ((index & _KEY_MASK) * 2246822519 & _KEY_MASK) >> 27
-    cell[CATEGORIES_FROM + bin_] += clock[SHORT]
-    cell[CATEGORIES_FROM + CATEGORY_BINS + bin_] += clock[LONG]
+    _add_to_bin(cell, clock, CATEGORIES_FROM + 2 * bin_)
     cell[LAST] = index
     # Space-Saving: a new value takes the place of the least frequent one, and its count as error.
     least = TOP_FROM
@@ -202,7 +226,9 @@ def _add_category(
     cell[least + 1] += 1.0
 
 
-@kernel(i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8))
+@kernel(
+    i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8), apart=True
+)
 def profile_rows(
     indptr: Ints,
     indices: Indices,
@@ -233,6 +259,10 @@ def profile_rows(
     for i in range(row, indptr.shape[0] - 1):
         if rejected[i] or not weights[i] > 0.0:
             continue
+        learned = sizes[LEARNED]
+        if not is_profiled(learned):
+            sizes[LEARNED] = learned + 1
+            continue
         first, last = indptr[i], indptr[i + 1]
         if is_numbered and counts.shape[0] < MAX_COLUMNS:
             new = 0
@@ -244,10 +274,18 @@ def profile_rows(
                 return i
         number = sizes[ROWS]
         sizes[ROWS] = number + 1
+        sizes[LEARNED] = learned + 1
         if number % _RESCALED_ROWS == 0 and number > 0:
             _rescale(clock, sizes[COLUMNS], counts, cells)
-        clock[SHORT] *= _SHORT_GROWTH
-        clock[LONG] *= _LONG_GROWTH
+        if number < ALL_ROWS:
+            clock[SHORT] *= _SHORT_GROWTH
+            clock[LONG] *= _LONG_GROWTH
+        else:
+            if number == ALL_ROWS:
+                clock[SHORT] *= ONE_IN
+                clock[LONG] *= ONE_IN
+            clock[SHORT] *= _SHORT_GROWTH**ONE_IN
+            clock[LONG] *= _LONG_GROWTH**ONE_IN
         clock[SHORT_TOTAL] += clock[SHORT]
         clock[LONG_TOTAL] += clock[LONG]
         with_words = 0
@@ -265,6 +303,7 @@ def profile_rows(
                 counts[column, FIRST_ROW] = 0
                 counts[column, LAST_ROW] = NOT_SEEN
                 counts[column, BINNED_ROW] = NOT_SEEN
+                counts[column, BIN] = NOT_SEEN
                 counts[column, KIND] = NUMBER
                 counts[column, FEATURE] = index
                 table[slot] = (IS_NUMBER << ROLE_SHIFT | column) << CODE_SHIFT | (index + 1)
@@ -281,14 +320,14 @@ def profile_rows(
                 count[MISSING] += 1
                 is_number = count[KIND] == NUMBER or count[KIND] == BOOLEAN
                 if is_number and count[BINNED_ROW] != NOT_SEEN:
-                    _add_to_bin(cell, clock, NUMBER_BINS - 1)
+                    _add_to_bin(cell, clock, _OTHER_BIN)
                 continue
             is_first = count[LAST_ROW] != number
             if is_first:
                 count[LAST_ROW] = number
                 count[COUNT] += 1
             if role == IS_CATEGORY:
-                _add_category(count, cell, clock, number, index, is_first)
+                _add_category(count, cell, clock, learned, index, is_first)
             elif role == IS_WORD:
                 if is_first:
                     words[column] = 0.0
@@ -296,12 +335,12 @@ def profile_rows(
                     with_words += 1
                 words[column] += values[at]
             elif is_first and role == IS_NUMBER:
-                _add_number(count, cell, clock, number, values[at])
+                _add_number(count, cell, clock, learned, values[at])
             elif is_first and role == IS_OTHER:
                 count[OTHERS] += 1
                 if count[BINNED_ROW] != NOT_SEEN:
-                    _add_to_bin(cell, clock, NUMBER_BINS - 1)
+                    _add_to_bin(cell, clock, _OTHER_BIN)
         for at in range(with_words):
             column = texts[at]
-            _add_number(counts[column], cells[column], clock, number, words[column])
+            _add_number(counts[column], cells[column], clock, learned, words[column])
     return int(indptr.shape[0]) - 1

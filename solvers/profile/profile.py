@@ -143,7 +143,7 @@ class ColumnProfile:
         self._values.append(0)
         self._sizes[k.COLUMNS] = number + 1
         counts = self._counts[number]
-        counts[[k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW]] = k.NOT_SEEN
+        counts[[k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW, k.BIN]] = k.NOT_SEEN
         counts[k.KIND] = kind
         return number
 
@@ -185,7 +185,7 @@ class ColumnProfile:
     def forget_rows(self) -> None:
         """Begin again, with no value of an earlier row; names of features stay."""
         self._clock[:] = (1.0, 1.0, 0.0, 0.0)
-        self._sizes[k.ROWS] = 0
+        self._sizes[[k.ROWS, k.LEARNED]] = 0
         self._cells[:] = 0.0
         self._counts[:] = 0
         if self._is_numbered:
@@ -193,14 +193,14 @@ class ColumnProfile:
             self._features, self._table = 0, np.zeros(1, np.int64)
             return
         used = len(self._kinds)
-        self._counts[:used, [k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW]] = k.NOT_SEEN
+        self._counts[:used, [k.FIRST_ROW, k.LAST_ROW, k.BINNED_ROW, k.BIN]] = k.NOT_SEEN
         self._counts[:used, k.KIND] = self._kinds
 
     # -- reading ---------------------------------------------------------------------------------
 
     @property
     def rows(self) -> int:
-        """Rows counted."""
+        """Profiled rows."""
         return int(self._sizes[k.ROWS])
 
     @property
@@ -338,7 +338,8 @@ class ColumnProfile:
         while columns > len(self._counts):
             self._make_room()
         self._clock[:] = state["clock"]
-        self._sizes[[k.ROWS, k.HAS_MORE]] = state["sizes"][[k.ROWS, k.HAS_MORE]]
+        kept = [k.ROWS, k.LEARNED, k.HAS_MORE]
+        self._sizes[kept] = state["sizes"][kept]
         self._counts[:columns], self._cells[:columns] = state["counts"], state["cells"]
         if self._is_numbered:
             self._sizes[k.COLUMNS] = columns
@@ -360,4 +361,5 @@ def _is_sound(counts: Ints, kinds: Ints, rows: int) -> bool:
     in_order = (0 <= seen) & (seen <= counts[:, k.COUNT]) & (counts[:, k.COUNT] <= rows)
     has_room = ~is_sampling | (seen < k.SAMPLED) | (counts[:, k.KIND] == k.TIME)
     is_index = (0 <= counts[:, k.FEATURE]) & (counts[:, k.FEATURE] <= MAX_DIM)
-    return bool(np.all(in_order & has_room & is_index & (counts[:, k.KIND] == kinds)))
+    has_bin = (k.NOT_SEEN <= counts[:, k.BIN]) & (counts[:, k.BIN] < k.NUMBER_BINS)
+    return bool(np.all(in_order & has_room & is_index & has_bin & (counts[:, k.KIND] == kinds)))

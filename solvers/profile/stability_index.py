@@ -1,7 +1,8 @@
 """Drift of a column: the population stability index of its last rows against its own past.
 
 PSI = sum over the bins of (p - q) log(p / q), with p the shares of the short window and q those of
-the long window without the short one. kernels.py fills the bins of both windows.
+the long window without the short one, less its mean on a column that does not move. kernels.py
+fills the bins of both windows.
 """
 
 import math
@@ -13,6 +14,7 @@ from dualstream.solvers.profile.kernels import (
     CATEGORY,
     CATEGORY_BINS,
     KIND,
+    LEARNED,
     LONG,
     LONG_HELD,
     LONG_START,
@@ -20,7 +22,6 @@ from dualstream.solvers.profile.kernels import (
     NOT_SEEN,
     NUMBER_BINS,
     NUMBERS_FROM,
-    ROWS,
     SHORT,
     SHORT_HELD,
     SHORT_START,
@@ -33,6 +34,15 @@ MIN_ROWS = 2_000
 """Rows in a column's windows before its stability index is computed."""
 SMOOTHING = 0.01
 """Share of a distribution that is spread evenly over the bins."""
+
+
+@kernel(f8(f8, f8, f8, f8), inline=True)
+def _term(p: float, q: float, even: float, noise: float) -> float:
+    """A bin's part of the index, less its mean by chance: p has the variance noise * q * (1 - q).
+
+    A share near `even` has no rows, so no chance either.
+    """
+    return (p - q) * math.log(p / q) - noise * (1.0 - q) * (q - even) / q
 
 
 @kernel(f8(F8, i8, i8, f8, f8, f8, f8), inline=True)
@@ -53,23 +63,25 @@ def _index_of(
     recent_sum = short_absent * short_unit
     past_absent = max(0.0, long_absent * long_unit - recent_sum)
     past_sum = past_absent
-    for at in range(first, first + bins):
+    for at in range(first, first + 2 * bins, 2):
         recent = cell[at] * short_unit
         recent_sum += recent
-        past_sum += max(0.0, cell[at + bins] * long_unit - recent)
+        past_sum += max(0.0, cell[at + 1] * long_unit - recent)
     if not (recent_sum > 0.0 and past_sum > 0.0):
         return 0.0
     even = SMOOTHING / (bins + 1)
     to_recent, to_past = (1.0 - SMOOTHING) / recent_sum, (1.0 - SMOOTHING) / past_sum
+    # The shares of a window of weights w^t have the variance of 2 / (1 - w) rows.
+    noise = 0.5 / recent_sum + 0.5 / past_sum
     p = short_absent * short_unit * to_recent + even
     q = past_absent * to_past + even
-    index = (p - q) * math.log(p / q)
-    for at in range(first, first + bins):
+    index = _term(p, q, even, noise)
+    for at in range(first, first + 2 * bins, 2):
         recent = cell[at] * short_unit
         p = recent * to_recent + even
-        q = max(0.0, cell[at + bins] * long_unit - recent) * to_past + even
-        index += (p - q) * math.log(p / q)
-    return index
+        q = max(0.0, cell[at + 1] * long_unit - recent) * to_past + even
+        index += _term(p, q, even, noise)
+    return max(0.0, index)
 
 
 @kernel(void(F8, I8, _I8_2D, F8_2D, F8))
@@ -83,12 +95,19 @@ def stability_indices(clock: Floats, sizes: Ints, counts: Ints, cells: Floats, o
         count, cell = counts[column], cells[column]
         out[column] = math.nan
         binned = count[BINNED_ROW]
-        if binned == NOT_SEEN or sizes[ROWS] - binned < MIN_ROWS:
+        if binned == NOT_SEEN or sizes[LEARNED] - binned < MIN_ROWS:
             continue
         # Rows without the column: what the window has, and the column does not.
-        short = max(0.0, clock[SHORT_TOTAL] - cell[SHORT_START] - cell[SHORT_HELD])
-        long = max(0.0, clock[LONG_TOTAL] - cell[LONG_START] - cell[LONG_HELD])
-        is_category = count[KIND] == CATEGORY
-        first = CATEGORIES_FROM if is_category else NUMBERS_FROM
-        bins = CATEGORY_BINS if is_category else NUMBER_BINS
+        short = clock[SHORT_TOTAL] - cell[SHORT_START]
+        long = clock[LONG_TOTAL] - cell[LONG_START]
+        if count[KIND] == CATEGORY:
+            first, bins = CATEGORIES_FROM, CATEGORY_BINS
+            short -= cell[SHORT_HELD]
+            long -= cell[LONG_HELD]
+        else:
+            first, bins = NUMBERS_FROM, NUMBER_BINS
+            for at in range(first, first + 2 * bins, 2):
+                short -= cell[at]
+                long -= cell[at + 1]
+        short, long = max(0.0, short), max(0.0, long)
         out[column] = _index_of(cell, first, bins, short, long, short_unit, long_unit)

@@ -14,10 +14,11 @@ export function columnsPart(id, signal) {
 
   // Returns the columns, those that moved most first.
   async function refresh() {
-    const { columns, has_more } = await call(modelPath(id, "/columns"), { signal });
+    const { columns, has_more, rows } = await call(modelPath(id, "/columns"), { signal });
     note.textContent = columns.length
       ? "The stability index compares about the last 1,000 rows with the 10,000 before: drift is moderate from 0.1 and large from 0.25." +
         (columns.some((one) => one.missing_includes_zero && one.missing) ? " Rows do not store 0, so it counts as missing where marked." : "") +
+        (rows > 8192 ? " After the first 8,192 rows, one in four counts." : "") +
         (has_more ? " There are more columns; only the first 256 count." : "")
       : "No rows yet.";
     list.replaceChildren(

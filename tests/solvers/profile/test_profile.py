@@ -133,19 +133,34 @@ def bins_of(edges, value):
 
 
 def stability(short, long):
-    bins = len(short)
+    even = SMOOTHING / len(short)
     long = long - short  # the past without the recent rows
-    p = (1 - SMOOTHING) * short / short.sum() + SMOOTHING / bins
-    q = (1 - SMOOTHING) * long / long.sum() + SMOOTHING / bins
-    return float(np.sum((p - q) * np.log(p / q)))
+    p = (1 - SMOOTHING) * short / short.sum() + even
+    q = (1 - SMOOTHING) * long / long.sum() + even
+    chance = (1 / short.sum() + 1 / long.sum()) / 2 * (1 - q) * (q - even) / q
+    return float(np.sum((p - q) * np.log(p / q) - chance))
 
 
-def test_the_stability_index_equals_that_of_weighted_histograms():
-    random = stream(n=4_000, shift_at=3_200)
+is_profiled = getattr(k.is_profiled, "py_func", k.is_profiled)
+
+
+@pytest.mark.parametrize("n", [4_000, k.ALL_ROWS + 6_000])
+def test_the_stability_index_equals_that_of_weighted_histograms(n):
+    random = stream(n=n, shift_at=n - 800)
     profile = random.profile()
     result = {one.name: one.psi for one in profile.columns(random.name_of)}
-    n = len(random.rows)
-    weights = [(1 - 1 / rows) ** np.arange(n - 1, -1, -1.0) for rows in (k.SHORT_ROWS, k.LONG_ROWS)]
+    ages = np.arange(n - 1, -1, -1.0)
+    profiled = [t for t in range(n) if is_profiled(t)]
+    assert profile.rows == len(profiled)
+    if n > k.ALL_ROWS:
+        # A profiled row stands for ONE_IN rows; the last one has the weight 1.
+        later = np.arange(len(profiled) - k.ALL_ROWS - 1, -1, -1.0)
+        first = np.arange(k.ALL_ROWS - 1, -1, -1.0) + k.ONE_IN * len(later)
+        ages = np.full(n, math.inf)
+        ages[profiled] = np.concatenate([first, k.ONE_IN * later])
+    weights = np.array([(1 - 1 / rows) ** ages for rows in (k.SHORT_ROWS, k.LONG_ROWS)])
+    if n > k.ALL_ROWS:
+        weights[:, : k.ALL_ROWS] /= k.ONE_IN
     for name in ("price", "rare"):
         present = [t for t, row in enumerate(random.rows) if name in row]
         sample = sorted(random.rows[t][name] for t in present[:128])
@@ -154,16 +169,16 @@ def test_the_stability_index_equals_that_of_weighted_histograms():
         for t in range(present[127] + 1, n):
             row = random.rows[t]
             at = bins_of(edges, row[name]) if name in row else 20
-            histograms[:, at] += [one[t] for one in weights]
-        assert result[name] == pytest.approx(stability(*histograms), rel=1e-9)
+            histograms[:, at] += weights[:, t]
+        assert result[name] == pytest.approx(max(0, stability(*histograms)), rel=1e-9)
     index = {name: at for at, name in random.pairs}
     first = next(t for t, row in enumerate(random.rows) if any("tags" in key for key in row))
     histograms = np.zeros((2, 33))
     for t in range(first, n):
         keys = [key for key in random.rows[t] if key.startswith("tags=")]
         for at in [(index[key] * 2246822519 % 2**32) >> 27 for key in keys] or [32]:
-            histograms[:, at] += [one[t] for one in weights]
-    assert result["tags"] == pytest.approx(stability(*histograms), rel=1e-9)
+            histograms[:, at] += weights[:, t]
+    assert result["tags"] == pytest.approx(max(0, stability(*histograms)), rel=1e-9)
     assert profile.drifts(False)[0] == ("price", result["price"])
     assert result["price"] > 0.1 > 0.05 > result["tags"]
 
@@ -203,6 +218,36 @@ def test_restored_profile_continues_like_the_original(at):
     for one in (first, second):
         one.count(random.batch[at:], accepted(N - at), at + 1)
     assert content(second) == content(first)
+
+
+WIDE = {"features": {"kind": "indexed", "dim": 40}}
+
+
+def count_numbered(batch, edges, profile):
+    """Count pieces of a batch, of which each seventh row is rejected."""
+    for first, last in zip(edges, edges[1:], strict=False):
+        rejected = [t - first for t in range(first, last) if t % 7 == 0]
+        profile.count(batch[first:last], accepted(last - first, rejected), first + 1)
+    return content(profile)
+
+
+@pytest.mark.skipif(DISABLED, reason="takes long without compilation")
+@pytest.mark.parametrize("pieces", [1, 13, 400])
+def test_pieces_and_restored_states_profile_the_same_rows(pieces):
+    """Not all rows, and columns that come late; rows that do not count are not numbered."""
+    random, n = np.random.default_rng(3), 3 * k.ALL_ROWS // 2
+    dense = random.normal(size=(n, 40)) * (random.random((n, 40)) < 0.3)
+    dense[: n - 1_000, 20:] = 0.0
+    batch = Batch.from_dense(dense, np.ones(n), np.where(np.arange(n) % 11, 1.0, 0.0))
+    whole, first, second = (ColumnProfile(resolve_spec(WIDE)) for _ in range(3))
+    expected = count_numbered(batch, [0, n], whole)
+    counted = sum(t % 7 > 0 and t % 11 > 0 for t in range(n))
+    assert k.ALL_ROWS < whole.rows == sum(map(is_profiled, range(counted))) < counted
+    edges = np.unique([0, *random.integers(1, n, pieces), n]).tolist()
+    count_numbered(batch, edges[:-1], first)
+    second.restore(first.state(), [])
+    assert count_numbered(batch, edges[-2:], first) == expected
+    assert count_numbered(batch, edges[-2:], second) == expected
 
 
 def test_when_a_name_is_read_does_not_matter():
@@ -375,16 +420,71 @@ def profile_of(matrix):
     return profile, worst
 
 
+CATEGORIES = 30
+
+
+def named_streams(n, seed):
+    """Ten columns of normal numbers, and ten of categories: indices and values (n, 20)."""
+    random = np.random.default_rng(seed)
+    shares = 1.0 / np.arange(1, CATEGORIES + 1)
+    drawn = random.choice(CATEGORIES, (n, 10), p=shares / shares.sum())
+    indices = np.concatenate([np.tile(np.arange(10), (n, 1)), 100 + 100 * np.arange(10) + drawn], 1)
+    return indices, np.concatenate([random.normal(size=(n, 10)), np.ones((n, 10))], 1)
+
+
+def indices_over_time(indices, values, every):
+    """Stability index of each column after each `every` rows: (rows / every, columns)."""
+    profile, n = ColumnProfile(resolve_spec({})), len(values)
+    names = [(j, f"n{j}") for j in range(10)]
+    names += [(100 * j + v, f"c{j}={v}") for j in range(1, 11) for v in range(CATEGORIES)]
+    profile.add_names(names, 1, 0)
+    ends = np.arange(0, 20 * n + 1, 20)
+    columns = indices.ravel().astype(np.int32), values.ravel()
+    batch = Batch(ends, *columns, np.ones(n), np.ones(n), 1 << 18)
+    read = []
+    for first in range(0, n, every):
+        profile.count(batch[first : first + every], accepted(every), first + 1)
+        read.append(profile.indices())
+    return np.array(read)
+
+
 @pytest.mark.skipif(DISABLED, reason="takes long without compilation")
 def test_stationary_columns_do_not_drift_and_a_shift_does():
-    random = np.random.default_rng(7)
-    still = random.normal(size=(20_000, 30)) + 5.0
-    _, worst = profile_of(still)
-    assert worst.max() < 0.1, "false alarms"
-    still[19_000:, 0] += 1.0
-    profile, _ = profile_of(still)
-    names = profile.drifts(False)
-    assert names[0][0] == "1" and names[0][1] > 0.25 and names[1][1] < 0.1
+    """Both while all rows are profiled and later."""
+    assert np.nanmax(indices_over_time(*named_streams(40_000, 7), 500)) < 0.1, "false alarms"
+    for start in (k.ALL_ROWS - 3_000, 4 * k.ALL_ROWS):
+        indices, values = named_streams(start + 2_000, 8)
+        values[start:, :10] += 1.0
+        changed = np.random.default_rng(9).random((2_000, 10)) < 0.3
+        indices[start:, 10:][changed] = (120 + 100 * np.arange(10) + np.zeros_like(changed))[
+            changed
+        ]
+        read = indices_over_time(indices, values, 50)[start // 50 :]
+        rows = 50 * (1 + (read >= 0.1).argmax(axis=0))
+        assert np.all(read[-1] >= 0.1)
+        # With all rows profiled, the medians are 450 and 250 rows.
+        assert np.median(rows[:10]) <= 1.3 * 450 and np.median(rows[10:]) <= 1.3 * 250
+
+
+@pytest.mark.parametrize("devices", [8, 55])
+def test_devices_that_take_turns_are_in_the_profile_alike(devices):
+    n = k.ALL_ROWS + 80 * 440
+    ends, turn = np.arange(0, 2 * n + 1, 2), np.arange(n) % devices
+    indices = np.stack([np.zeros(n, int), 1 + turn], 1).ravel().astype(np.int32)
+    values = np.stack([turn + 1.0, np.ones(n)], 1).ravel()
+    profile = ColumnProfile(resolve_spec({}))
+    names = [(0, "number"), *((1 + j, f"device={j}") for j in range(devices))]
+    profile.add_names(names, 1, 0)
+    batch = Batch(ends, indices, values, np.ones(n), np.ones(n), 1 << 18)
+    profile.count(batch, accepted(n), 1)
+    number, device = profile.columns(dict(names).get)
+    assert number.count == profile.rows == k.ALL_ROWS + 80 * 440 // k.ONE_IN
+    assert number.mean == pytest.approx((devices + 1) / 2, rel=0.02)
+    assert max(number.psi, device.psi) < 0.1
+    if devices <= k.TOP:
+        counts = [rows - k.ALL_ROWS / devices for _, rows in device.top]
+        assert len(counts) == devices
+        assert counts == pytest.approx([80 * 440 / k.ONE_IN / devices] * devices, rel=0.1)
 
 
 @pytest.mark.parametrize("value", [0.5, 2.0])
