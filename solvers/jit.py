@@ -1,8 +1,10 @@
 """Kernels: numba compilation for a pinned CPU, and the kernel cache.
 
-A kernel is compiled when its module is imported, only for the signature in its decorator: a call
-with other types is a TypeError, never a compilation. Its machine code depends only on the pinned
-CPU. So all workers compute the same bits, and a cache baked into an image is valid.
+A kernel is compiled, or loaded from the cache, when its module is imported, only for the signature
+in its decorator: a call with other types is a TypeError, never a compilation. A kernel that only
+kernels call waits until a caller is compiled: cached callers contain its code. Machine code depends
+only on the pinned CPU. So all workers compute the same bits, and a cache baked into an image is
+valid.
 
 Settings, read only here:
     DUALSTREAM_CPU         LLVM's name of the CPU to compile for (default: x86-64-v3, else generic)
@@ -35,7 +37,7 @@ import numpy.typing as npt
 from llvmlite import binding as llvm  # type: ignore[import-untyped]
 from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, compile_result
 from numba.core.cpu import CPUTargetOptions
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
@@ -179,7 +181,27 @@ def _warn_once(error: Exception) -> None:
 
 _DIGEST_BYTES = 32
 _dumps: Any = dumps
-_rebuild: Any = CompileResult._rebuild
+_compile_result: Any = compile_result
+
+
+class _CachedLibrary(JITCodeLibrary):
+    """Machine code from the cache. Its LLVM IR is parsed when a caller is compiled."""
+
+    def __init__(self: Any, codegen: Any, name: str, machine_code: bytes, ir: bytes) -> None:
+        JITCodeLibrary.__init__(self, codegen, name)  # type: ignore[no-untyped-call]
+        self._ir = ir
+        self.enable_object_caching()
+        self._set_compiled_object(machine_code)
+        self._finalize_final_module()
+
+    def get_pointer_to_function(self: Any, name: str) -> Any:
+        """Address of a function. Inner kernels have no entry from Python: 0."""
+        return self._codegen._engine.get_function_address(name)
+
+    def _get_module_for_linking(self: Any) -> Any:
+        if self._shared_module is None:
+            self._shared_module = llvm.parse_bitcode(self._ir)
+        return self._shared_module
 
 
 class _KernelCache(FunctionCache):
@@ -204,20 +226,38 @@ class _KernelCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel; None if it is not in the cache."""
-        target_context.refresh()
         try:
             path = self._path(sig, target_context.codegen())
             content = memoryview(path.read_bytes())
             digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if digest != _digest(path, code):
                 raise ValueError(f"{path} is damaged")
-            # Written by save_overload.
-            return _rebuild(target_context, *pickle.loads(code))  # noqa: S301
+            return self._loaded(target_context, code)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
             _warn_once(error)
             return None
+
+    def _loaded(self, context: Any, code: memoryview) -> Any:
+        """What numba's `CompileResult._rebuild` makes."""
+        # Written by save_overload.
+        (name, _, codes), function, env, signature, *_, envs = pickle.loads(code)  # noqa: S301
+        codegen = context.codegen()
+        library = _CachedLibrary(codegen, name, *codes)
+        entry = context.get_executable(library, function, env)
+        for one in envs:
+            codegen.set_env(one.env_name, one)
+        return _compile_result(
+            target_context=context,
+            typing_context=context.typing_context,
+            entry_point=entry,
+            fndesc=function,
+            library=library,
+            signature=signature,
+            environment=env,
+            objectmode=False,
+        )
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the compiled kernel to a file."""
@@ -250,7 +290,7 @@ CPU = _pin_cpu()
 """LLVM's name of the CPU that kernels are compiled for."""
 _CACHE_DIR = None if DISABLED else _cache_dir()
 _MAKING = threading.Lock()
-_KERNELS: list[tuple[Any, Any]] = []
+_KERNELS: list[Any] = []
 
 # Closures, array expressions and functions inlined by numba: kernels have none.
 _UNNEEDED_PASSES = (InlineClosureLikes, InlineOverloads, NopythonRewrites)
@@ -301,7 +341,7 @@ class _InnerLibrary(JITCodeLibrary):
 def kernel(
     signature: Any, *, inline: bool = False, apart: bool = False, inner: bool | None = None
 ) -> Callable[[_Function], _Function]:
-    """Compile a function for `signature` (of numba types) when its module is imported.
+    """Compile a function for `signature` (of numba types).
 
     With `inline` the code is inlined into its callers: a call passes six numbers per array, and
     some tens of arrays cost more than a row. With `apart` the caller promises that arrays never
@@ -335,17 +375,33 @@ def kernel(
                 if _CACHE_DIR is not None:
                     source = _source_of(function, signature, (inline, apart, is_inner))
                     compiled._cache = _KernelCache(function, source, _CACHE_DIR)
-                compiled.compile(signature)
-                compiled.disable_compile()
+                if is_inner:
+                    _compile_for_callers(compiled, signature)
+                else:
+                    compiled.compile(signature)
+                compiled._can_compile = False
             finally:
                 gc.set_threshold(*thresholds)
-        if is_inner:
-            # Forget the entry that is not there: a call of it ends the process.
-            compiled._clear()
-        _KERNELS.append((compiled, signature))
+        _KERNELS.append(compiled)
         return compiled  # type: ignore[no-any-return]
 
     return compile_it
+
+
+def _compile_for_callers(compiled: Any, signature: Any) -> None:
+    """Compile an inner kernel, or load it, when numba resolves a call of it in another kernel."""
+    resolve = compiled.get_call_template
+
+    def get_call_template(*types_: Any) -> Any:
+        if not compiled.overloads:
+            compiled._can_compile = True
+            compiled.compile(signature)
+            compiled._can_compile = False
+            # Forget the entry that is not there: a call of it ends the process.
+            compiled._clear()
+        return resolve(*types_)
+
+    compiled.get_call_template = get_call_template
 
 
 def _as_python(function: _Function) -> _Function:
@@ -359,22 +415,14 @@ def _as_python(function: _Function) -> _Function:
     return quiet  # type: ignore[return-value]
 
 
-def warm() -> int:
-    """Compile every kernel imported so far; return their number."""
-    for compiled, signature in _KERNELS:
-        if not compiled.signatures:
-            compiled.compile(signature)
-    return len(_KERNELS)
-
-
 def compiled_count() -> int:
     """Number of kernels imported so far that were compiled because the cache lacked them."""
-    return sum(sum(compiled.stats.cache_misses.values()) for compiled, _ in list(_KERNELS))
+    return sum(sum(compiled.stats.cache_misses.values()) for compiled in list(_KERNELS))
 
 
 def compiled_signatures() -> dict[str, int]:
-    """Number of compiled signatures per kernel: always one."""
+    """Number of signatures per kernel: one, or none if only kernels call it and all are cached."""
     return {
         f"{compiled.__module__}.{compiled.__name__}": len(compiled.signatures)
-        for compiled, _ in _KERNELS
+        for compiled in _KERNELS
     }

@@ -78,7 +78,7 @@ def _maker_of_core(resolved: Spec) -> Callable[[], Learner]:
 
 
 def warm(*algorithms: str) -> int:
-    """Import these algorithms (default: all) and compile their kernels.
+    """Import these algorithms (default: all), which compiles their kernels.
 
     Returns the number of kernels. Afterwards, no call compiles anything.
     """
@@ -101,7 +101,7 @@ def warm(*algorithms: str) -> int:
         offline = importlib.import_module("dualstream.solvers.offline.method_registry")
         for method in offline.METHODS:
             offline.method_of(method)
-    return _jit.warm()
+    return len(_jit.compiled_signatures())
 
 
 def _load(algorithm: Algorithm) -> Any:

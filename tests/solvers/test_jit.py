@@ -47,7 +47,7 @@ def test_public_names_are_sorted_and_exist():
 def test_no_call_compiles_anything_once_warm():
     count = warm()
     before = compiled_signatures()
-    assert len(before) == count and set(before.values()) == {1}
+    assert len(before) == count and set(before.values()) <= {0, 1}
     x = np.eye(4)
     read_only = np.eye(4)
     read_only.flags.writeable = False
@@ -171,15 +171,15 @@ def test_a_kernel_that_only_kernels_call_cannot_be_called_from_python(tmp_path):
 def four_times(x):
     return double(double(x))
 
-print(four_times(1.5))
+print(four_times(1.5), len(double.signatures))
 double(1.5)
 """
     )
     code = f"import runpy; runpy.run_path({str(path)!r})"
-    for _ in ("compiled", "cached"):
+    for result in ("6.0 1", "6.0 0"):  # compiled, then cached: only the caller is loaded
         with pytest.raises(subprocess.CalledProcessError) as failed:
             python(code, DUALSTREAM_CACHE_DIR=str(tmp_path))
-        assert failed.value.returncode == 1 and failed.value.stdout.strip() == "6.0"
+        assert failed.value.returncode == 1 and failed.value.stdout.strip() == result
         assert "TypeError: No matching definition" in failed.value.stderr
 
 
@@ -228,8 +228,10 @@ def test_the_cpu_stays_pinned_when_numba_was_imported_first(one_kernel, tmp_path
 @compiled_only
 def test_kernels_come_from_the_cache_the_second_time(one_kernel, tmp_path):
     cache = tmp_path / "cache"
-    assert python(one_kernel, DUALSTREAM_CACHE_DIR=str(cache))[0] == "3.0 0 1"
-    assert python(one_kernel, NUMBA_CACHE_DIR=str(cache))[0] == "3.0 1 0"
+    code = f"{one_kernel}; import sys; print('numba.np.arraymath' in sys.modules)"
+    assert python(code, DUALSTREAM_CACHE_DIR=str(cache))[0] == "3.0 0 1\nTrue"
+    # numba's implementations of functions take as long to import as numba itself.
+    assert python(code, NUMBA_CACHE_DIR=str(cache))[0] == "3.0 1 0\nFalse"
     assert len(list(cache.iterdir())) == 1
     python(one_kernel, DUALSTREAM_CACHE_DIR=str(cache), NUMBA_BOUNDSCHECK="1")
     assert len(list(cache.iterdir())) == 2, "bounds checks are not in numba's own key"
@@ -290,6 +292,10 @@ def of_pair(pair):
 @kernel(f8(f8))
 def half(x):
     return 0.5 * x
+
+@kernel(f8(f8))
+def quarter(x):
+    return half(half(x))
 """,
 }
 
@@ -305,12 +311,14 @@ def test_an_edit_leaves_cached_kernels_valid_that_do_not_depend_on_it(tmp_path, 
             module = ModuleType(name)
             monkeypatch.setitem(sys.modules, name, module)
             exec(source.replace(old, new) if name == file else source, module.__dict__)
-        return {one.__name__ for one, _ in jit._KERNELS if one.stats.cache_misses}
+        return {one.__name__ for one in jit._KERNELS if one.stats.cache_misses}
 
-    assert compiled() == {"stepped", "twice", "longer", "of_pair", "half"}
+    assert compiled() == {"stepped", "twice", "longer", "of_pair", "half", "quarter"}
     assert compiled() == set()
     assert compiled("shared", "UNUSED = 2.0, 3.0", "UNUSED = 2.0, 4.0  # unused") == set()
-    assert compiled("nonlinear", "0.5 * x", "0.25 * x") == {"half"}
+    assert compiled("nonlinear", "0.5 * x", "0.25 * x") == {"half", "quarter"}
+    assert compiled("nonlinear", "half(half(x))", "half(half(half(x)))") == {"quarter"}
+    assert sys.modules["nonlinear"].quarter(8.0) == 1.0, "its call of a cached kernel"
     stale = {"stepped", "twice", "longer"}
     assert compiled("shared", "STEP, UNUSED = 2.0", "STEP, UNUSED = 2.5") == stale
     assert compiled("shared", "x + STEP", "x - STEP") == {"stepped", "twice"}
