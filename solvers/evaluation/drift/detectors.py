@@ -139,6 +139,8 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
     width = numbers[WIDTH]
     level_of_trust = math.log(2.0 * math.log(width) / DELTA)
     spread = numbers[DEVIATIONS] / width
+    least = 2.0 / 3.0 * level_of_trust * width
+    squared = (2.0 - 1e-9) * level_of_trust * spread * width
     older, newer = 0.0, width
     older_total, newer_total = 0.0, numbers[TOTAL]
     for level in range(int(numbers[USED_LEVELS]) - 1, -1, -1):
@@ -153,10 +155,15 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
                 return False
             if newer < MIN_PART or older < MIN_PART:
                 continue
+            # Most splits fail the test times older * newer with a scale too small, which takes no
+            # division and no square root. The margins are far above the rounding.
+            first, second = older_total * newer, newer_total * older
+            above = abs(first - second) + 1e-9 * (abs(first) + abs(second)) - least
+            if above < 0.0 or above * above < squared * older * newer:
+                continue
             apart = older_total / older - newer_total / newer
             scale = 1.0 / (older - MIN_PART + 1.0) + 1.0 / (newer - MIN_PART + 1.0)
             part = 2.0 / 3.0 * level_of_trust * scale
-            # Most splits fail by this part of the bound, without the square root.
             if abs(apart) > part and abs(apart) > (
                 math.sqrt(2.0 * scale * spread * level_of_trust) + part
             ):
