@@ -62,15 +62,11 @@ chaos: $(STAMP)-bench
 	  $(BIN)/python -m pytest tests/chaos tests/simulation tests/service/journal/test_processes.py
 	$(BIN)/python -m load_tests overload
 
-# All readers of bytes from outside: property tests with ten times the examples, then a fuzzer.
+# Property tests with fifty times the examples of `make test`, then a fuzzer of all readers of bytes.
 FUZZ_MINUTES ?= 30
 fuzz: $(STAMP)-fuzz
-	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 tests/service/codecs/test_codecs.py \
-	  tests/service/codecs/test_line_formats.py tests/service/codecs/test_arrow.py \
-	  tests/service/codecs/test_compression.py tests/service/codecs/test_json_bulk.py \
-	  tests/service/codecs/test_flat_kernels.py tests/wire/test_chunking.py \
-	  tests/solvers/rows/text/test_libsvm.py tests/solvers/rows/test_batch.py \
-	  tests/solvers/test_reachable_states.py tests/service/journal/test_record.py
+	DUALSTREAM_FUZZ_SCALE=10 $(BIN)/python -m pytest -n 2 \
+	  $$(grep -rlE 'hypothesis|tests.fuzzing' tests --include='test_*.py')
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
 
 # Static analysis, API description and hostile clients; writes load_tests/SECURITY.md, as `make fuzz` does.

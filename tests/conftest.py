@@ -17,6 +17,7 @@ import redis.utils
 from hypothesis import settings
 
 from tests.forked import fork_servers
+from tests.fuzzing import examples
 from tests.redis_server import RedisServer, redis_or_skip
 
 # pytest explains failed assertions of helpers, too.
@@ -71,6 +72,6 @@ if find_spec("sniffio") is None:
 # redis-py reads its metadata for each connection.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
-# A busy machine is no failure.
-settings.register_profile("dualstream", deadline=None)
+# A busy machine is no failure. Tests without a number of examples have 100.
+settings.register_profile("dualstream", examples(100))
 settings.load_profile("dualstream")

@@ -24,7 +24,7 @@ FIRST = {
     "snapshot without a count": 24,
     "older snapshot replaces a newer one": 2,
     "store taken for clean too early": 40,
-    "snapshot without who is in it": 40,
+    "snapshot without who is in it": 59,
     "ids out of step with their rows": 40,
     "rollback keeps the metrics": 2,
     "rollback by one too many": 80,

@@ -189,7 +189,7 @@ def test_a_broken_state_changes_nothing(subtests):
                 for state in states:
                     with pytest.raises(CorruptState):
                         learner.restore(state)
-                    assert content(learner) == before
+                assert content(learner) == before, name
 
 
 def test_the_same_rows_give_the_same_bytes(subtests):

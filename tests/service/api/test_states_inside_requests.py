@@ -14,7 +14,7 @@ from tests.service.codecs.flat_tables import written
 from tests.service.codecs.support import ARROW, CSV, NDJSON
 from tests.service.replica.snapshot_damage import Kept, run
 
-HASHED = {"features": {"kind": "hashed", "bits": 20}}
+HASHED = {"features": {"kind": "hashed", "bits": 12}}
 NUMBERED = {"features": {"kind": "indexed", "dim": 9}}
 SPECS: dict[str, dict[str, Any]] = {
     "numbered": NUMBERED | {"algorithm": "dual_ascent", "loss": "hinge", "retain": 8},

@@ -121,7 +121,6 @@ def test_a_file_without_rows_does_not_end_the_run(shared_server, model, tmp_path
         ("dualstream watch inputs --json | true; exit ${PIPESTATUS[0]}", 0, ""),
         ("dualstream --help > /dev/full", 2, "the output cannot be written"),
         ("dualstream --help | true; exit ${PIPESTATUS[0]}", 0, ""),
-        ("dualstream learn --help | true; exit ${PIPESTATUS[0]}", 0, ""),
     ],
 )
 def test_an_output_that_cannot_be_written_is_an_error(
@@ -206,12 +205,13 @@ def test_columns_of_a_row_are_texts_as_in_a_csv_file(shared_server, tmp_path):
         ]
         script = "dualstream predict typed rows.csv\n"
         script += "\n".join(f"dualstream predict typed {one}" for one in flags)
-        done = shell(shared_server, script, tmp_path)
+        env = {"DUALSTREAM_URL": shared_server.url}
+        done = run_script(script, tmp_path, env)
         assert done.returncode == 0, done.stderr
         header, first, second, *others = done.stdout.splitlines()
         assert others == [header, first, header, second] and first != second
         weights = {one.name for one in client.weights("typed", top=50).weights}
         assert {"zip=02134", "zip=2134"} <= weights
-        refused = shell(shared_server, "dualstream predict typed -x price=cheap", tmp_path)
+        refused = run_script("dualstream predict typed -x price=cheap", tmp_path, env)
         assert refused.returncode != 0 and "column 'price' must be a number" in refused.stderr
         client.delete("typed")

@@ -144,16 +144,13 @@ def test_a_row_has_at_most_100000_names_and_no_more_are_hashed(media):
             return "1 | " + " ".join(names) + f":{zero}"
         return json.dumps({"x": dict.fromkeys(names, 1) | {names[-1]: float(zero)}, "y": 1})
 
-    for labelled in (True, False):
-        for zero in "10":
-            schema = schema_of(HASHED)
-            (error,) = parse_body(
-                schema, media, row(names, zero).encode(), labelled=labelled
-            ).errors
-            assert (error.pointer, error.reason) == ("/x", "the row has more than 100,000 names")
-            assert not schema.owned_objects()[0]
-            parsed = parse_body(schema, media, row(names[1:], zero).encode(), labelled=labelled)
-            assert not parsed.errors
+    for labelled, zero in ((True, "0"), (False, "1")):
+        schema = schema_of(HASHED)
+        (error,) = parse_body(schema, media, row(names, zero).encode(), labelled=labelled).errors
+        assert (error.pointer, error.reason) == ("/x", "the row has more than 100,000 names")
+        assert not schema.owned_objects()[0]
+        parsed = parse_body(schema, media, row(names[1:], zero).encode(), labelled=labelled)
+        assert not parsed.errors
     if media != JSON:
         assert_one_bad(media, row(names, "1"), "more than 100,000 names", HASHED)
 

@@ -64,9 +64,10 @@ def test_readiness_reports_compilation_without_a_cache(tmp_path):
     code = (
         "import time; from dualstream.service.server import compile_kernels as kernels\n"
         "kernels.NOTICE_AFTER_S = 0.05\n"
-        "kernels.COMPILED_LAST = kernels.FIRST_MODEL = ['dualstream.solvers.rows.hashing']\n"
+        "modules = ['dualstream.solvers.nonlinear.hashed_numbers']  # one kernel\n"
+        "kernels.COMPILED_LAST = kernels.FIRST_MODEL = modules\n"
         "with kernels.notice_of_compilation(print):\n"
-        "    kernels.compile_here(['dualstream.solvers.rows.hashing']); time.sleep(0.5)"
+        "    kernels.compile_here(modules); time.sleep(0.5)"
     )
     command = [sys.executable, "-c", code]
     environment = os.environ | {"DUALSTREAM_CACHE_DIR": str(tmp_path)}

@@ -21,7 +21,7 @@ from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_sig
 from tests.service.conftest import SPEC
 from tests.service.server.support import children
 
-DRAIN_S = 5.0
+DRAIN_S = 3.0
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 ROW = {"x": {"1": 1.0}, "y": 1}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dualstream.solvers import (
     Batch,
@@ -23,8 +23,9 @@ from dualstream.solvers.evaluation.progressive import MAX_PENDING_BATCHES
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.spec_cache import SharedDerived
+from tests.fuzzing import examples
 
-FEW = settings(max_examples=5 if DISABLED else 30, deadline=None)
+FEW = examples(25 if DISABLED else 100)
 N = 300 if DISABLED else 2500
 
 

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dualstream.solvers import CorruptState, Progressive, dump, make_progressive, resolve_spec
@@ -18,8 +18,9 @@ from dualstream.solvers.evaluation.ranking import (
     count_bins,
 )
 from dualstream.solvers.jit import DISABLED
+from tests.fuzzing import examples
 
-FEW = settings(max_examples=5 if DISABLED else 30, deadline=None)
+FEW = examples(25 if DISABLED else 100)
 N = 2500
 RANDOM = np.random.default_rng(0)
 

@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
-from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.losses import loss_kernels as _steps
 from dualstream.solvers.losses.loss_table import LOSSES, make_loss
 from dualstream.solvers.rows import scalar as _scalar
+from tests.fuzzing import examples
 from tests.solvers import reference
 
-EXAMPLES = settings(max_examples=25 if DISABLED else 60, deadline=None)
+EXAMPLES = examples(100)
 CASES = [(name, reference.LOSSES[name]) for name in LOSSES]
 SCORES = st.floats(-20, 20)
 LABELS = st.floats(-5, 5)

@@ -151,26 +151,28 @@ def band_of(name):
     return accepted.get(name, (mean - deviation, mean + deviation))
 
 
-def test_error_after_100_epochs_with_fourier_features_is_in_the_band(a9a, a9a_test):
-    stage = Fourier(123, COMPONENTS, GAMMA, 0)
+def test_error_with_fourier_features_is_in_the_band(a9a, a9a_test):
+    """30 of the golden 100 epochs, or all of them."""
+    stage, epochs = Fourier(123, COMPONENTS, GAMMA, 0), 30 if SPLITS == 1 else 100
     train = Mapped(stage, a9a)
-    learner = asset("sqrt", TRAIN, 50 * TRAIN)
-    learn([learner], train, 100, np.random.default_rng(0))
+    learner = asset("sqrt", TRAIN, epochs // 2 * TRAIN)
+    learn([learner], train, epochs, np.random.default_rng(0))
     least, most = OFFICIAL["accept"]
     error = Mapped(stage, a9a_test).error(learner.weights)
     assert least <= OFFICIAL["ASSET_on_512"] <= most and least <= error <= most
-    # Of the misprints the density costs the error, and 1 / M^2 the objective: 2.09, not 0.46.
+    # Of the misprints the density costs the error, and 1 / M^2 the objective: 2.09 after 100,
+    # not 0.46.
     mistakes = BANDS["mistakes_on_a9a_on_512_100_epochs"]
     assert error == pytest.approx(mistakes["correct"], abs=0.003)
-    assert train.objective(learner.weights, 1e-3 / TRAIN) == pytest.approx(0.46, abs=0.02)
+    assert train.objective(learner.weights, 1e-3 / TRAIN) < (0.65 if epochs == 30 else 0.48)
 
 
 def test_errors_with_landmarks_are_in_the_bands(a9a, a9a_test):
     """Of all rows, and of 8,000: they share the map, which takes longer than the steps.
 
-    20 of the golden 100 epochs and 50 of 400, or all of them: the errors differ by 0.002.
+    8 of the golden 100 epochs and 20 of 400, or all of them: the errors differ by 0.003.
     """
-    draw, epochs = np.random.default_rng(0), 20 if SPLITS == 1 else 100
+    draw, epochs = np.random.default_rng(0), 8 if SPLITS == 1 else 100
     stage = nystroem(a9a, draw)
     learners = [asset(step, TRAIN, epochs // 2 * TRAIN) for step in STEPS.values()]
     train, test, (least, most) = Mapped(stage, a9a), Mapped(stage, a9a_test), OFFICIAL["accept"]
@@ -181,7 +183,7 @@ def test_errors_with_landmarks_are_in_the_bands(a9a, a9a_test):
         assert error == pytest.approx(OFFICIAL[golden], abs=0.004)
 
     train.keep(8000)
-    epochs = 50 if SPLITS == 1 else 400
+    epochs = 20 if SPLITS == 1 else 400
     learner = asset("sqrt", 8000, epochs // 2 * 8000)
     learn([learner], train, epochs, draw)
     error = test.error(learner.weights)

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dualstream.solvers import Batch, CorruptState, InvalidRow, ShapeMismatch, dump, make_learner
 from dualstream.solvers.jit import DISABLED
@@ -12,10 +12,11 @@ from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.online.dual_ascent import kernels as _l2, learner as dual_ascent
 from dualstream.solvers.refit.refit import enter_refit, problems_of
 from dualstream.solvers.refit.window_problem import Refitting
+from tests.fuzzing import examples
 from tests.solvers import reference
 from tests.solvers.online.dual_ascent_support import WINDOWS, bytes_of, rows_of, spec_of
 
-FEW = settings(max_examples=5 if DISABLED else 25, deadline=None)
+FEW = examples(25 if DISABLED else 100)
 
 
 def test_learner_is_the_reference(subtests):
@@ -602,7 +603,7 @@ SIZES = st.sampled_from([0.0, 5e-324, 1e-200, 1e-100, 1e-8, 0.5, 1.0, 3.0, 1e8, 
 ROW = st.tuples(SIZES, SIZES, st.booleans(), SIZES)
 
 
-@settings(max_examples=60 if DISABLED else 400, deadline=None)
+@examples(100 if DISABLED else 800)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=14),
     loss=st.sampled_from(LOSSES),

@@ -4,13 +4,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dualstream.solvers import Batch, CorruptState, make_learner
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES, make_loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
+from tests.fuzzing import examples
 from tests.solvers import reference
 from tests.solvers.general_reference import (
     ELASTIC,
@@ -30,7 +31,7 @@ def test_learner_is_the_reference(subtests):
         with subtests.test(
             replay=replay, kappa=kappa, window=window, loss=loss, regularizer=regularizer
         ):
-            n = 24
+            n = 16
             batch, x = rows_of(n, regression=loss not in MARGIN_LOSSES)
             learner = make_learner(
                 spec_of(
@@ -239,7 +240,7 @@ SIZES = st.sampled_from([0.0, 5e-324, 1e-200, 1e-100, 1e-8, 0.5, 1.0, 3.0, 1e8, 
 ROW = st.tuples(SIZES, SIZES, st.booleans(), SIZES)
 
 
-@settings(max_examples=20 if DISABLED else 300, deadline=None)
+@examples(100 if DISABLED else 600)
 @given(
     rows=st.lists(ROW, min_size=1, max_size=10),
     loss=st.sampled_from(LOSSES),

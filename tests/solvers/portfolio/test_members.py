@@ -358,9 +358,10 @@ def test_regression_members_are_added_and_removed(added):
     learner.learn(rows[40:])
     for i in range(40, N):
         other.learn(rows[i : i + 1])
-        restored = make_learner(spec)
-        restored.restore(other.state())
-        other = restored
+        if i % 7 == 0:
+            restored = make_learner(spec)
+            restored.restore(other.state())
+            other = restored
     assert content(learner) == content(other)
     for one in (learner, other):
         one.remove_member("mean")

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dualstream.solvers import Batch, InvalidSpec, RefitError, make_learner, resolve_spec
 from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
@@ -16,6 +16,7 @@ from dualstream.solvers.offline.refit_methods import refit_methods, why_not_refi
 from dualstream.solvers.online.dual_ascent.refit import overlap
 from dualstream.solvers.refit.refit import begin_refit, enter_refit, problems_of, take_refit
 from dualstream.solvers.refit.window_problem import Refitting
+from tests.fuzzing import examples
 from tests.solvers import reference
 from tests.solvers.general_reference import REGULARIZERS, General, primal_map
 from tests.solvers.offline.rows import BAD_ROWS
@@ -310,7 +311,7 @@ def test_cancelled_between_two_pieces(loss):
     st.lists(st.integers(0, 2), max_size=12).map(tuple),
     st.integers(0, 12),
 )
-@settings(max_examples=200, deadline=None)
+@examples(400)
 def test_the_longest_overlap_is_found(then, tail, common):
     now = then[len(then) - min(common, len(then)) :] + tail
     best = max(n for n in range(min(len(then), len(now)) + 1) if then[len(then) - n :] == now[:n])

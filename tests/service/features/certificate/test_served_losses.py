@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dualstream.service.features.certificate.served_losses import ServedLosses
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.state import by_prefix
 from dualstream.solvers import Batch, CorruptState, Outcome, resolve_spec
+from tests.fuzzing import examples
 
 
 def spec_of(retain: int, **more):
@@ -19,7 +20,7 @@ pieces = st.lists(st.lists(st.sampled_from(["in", "rejected", "weightless"]), ma
 
 
 @given(pieces, st.sampled_from([1, 7, 64, 100, 200]))
-@settings(max_examples=60, deadline=None)
+@examples(100)
 def test_the_last_ones_that_entered_are_known(pieces, retain):
     kept, slow, n = ServedLosses.of(spec_of(retain)), [], 0
     for piece in pieces:

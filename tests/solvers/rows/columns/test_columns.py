@@ -10,6 +10,7 @@ import pytest
 
 from dualstream.solvers import BadColumn, ColumnReader, InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.rows.columns.spec import Ignored
+from tests.fuzzing import SCALE
 
 AGED = {"kind": "time", "parts": ["hour", "age"]}
 
@@ -249,7 +250,7 @@ def test_an_ignored_name_is_ignored_however_it_is_nested():
 def test_ignored_names_are_those_of_the_definition():
     """A pattern matches the name, or what is before one of its dots."""
     rng = random.Random(0)
-    for _ in range(20_000):
+    for _ in range(int(20_000 * SCALE)):
         patterns = ["".join(rng.choices("ab.*", k=rng.randint(1, 5))) for _ in range(2)]
         name = "".join(rng.choices("ab.\n", k=rng.randint(1, 7)))
         owners = [name[:at] for at, sign in enumerate(name) if sign == "." and at]
