@@ -19,6 +19,7 @@ from dualstream.service.http.body_memory import CONNECTION
 from dualstream.service.http.connection_limits import EVENT_STREAM, Checkpoint, Connections, State
 from dualstream.service.http.short_request import (
     MAX_BODY_BYTES,
+    MAX_PATH_BYTES,
     OF_PROXIES,
     ShortRequest,
     ShortRequests,
@@ -209,7 +210,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if isinstance(cycle, ShortRequest):
-            self._start_short(cycle)
+            # Not here: the answers of pipelined requests that are refused at once would nest.
+            self.loop.call_soon(self._start_short, cycle)
             return
         self._answering = cycle
         cycle.transport = _Response(self.transport, self.loop)
@@ -389,6 +391,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self.short_requests is None or self._remaining > MAX_BODY_BYTES:
             return None
         method, (path, _, query) = parser.get_method(), self.url.partition(b"?")
+        if len(path) > MAX_PATH_BYTES or b"#" in self.url:
+            return None
         route = route_of(method, path)
         if route is None or (query and method == b"POST") or parser.get_http_version() != "1.1":
             return None
@@ -406,7 +410,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _start_short(self, request: ShortRequest) -> None:
         """Let a short request be answered: all before it are, and its body may be there."""
         request.is_next = True
-        if not request.more_body and self.short_requests is not None:
+        if request.more_body:
+            self.flow.resume_reading()
+        elif self.short_requests is not None and not self.transport.is_closing():
             self.short_requests.add(request)
 
     def answer_short(self, request: ShortRequest, status: int, headers: bytes, body: bytes) -> None:

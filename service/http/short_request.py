@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 MAX_BODY_BYTES = 16 * 1024
 """A longer body is read by the ASGI application."""
+MAX_PATH_BYTES = 256
+"""Longer than that of any model. The routes of thousands of paths are cached."""
 LEARN, PREDICT = "learn", "predict"
 _USUAL = frozenset(
     (

@@ -6,7 +6,6 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +15,7 @@ from dualstream.service.http.api_keys import new_key
 from dualstream.service.http.connection_limits import State
 from dualstream.service.journal import open_journal
 from dualstream.service.models.creation import create
-from tests.service.api.wire import Line, Server, body_of, comparable, put, request, serving
+from tests.service.api.wire import Server, answered, body_of, comparable, put, request, run, serving
 from tests.service.conftest import SPEC
 from tests.service.features.guard.support import GUARDED, samples
 
@@ -136,10 +135,6 @@ def odd_request(chance: random.Random, kinds: str = "learn learn predict get any
     action = "predict" if kind == "predict" else "learn"
     row = good_row(chance, model) if chance.random() < 0.5 else odd_row(chance)
     return "POST", f"/models/{model}/{action}", row, headers
-
-
-def run(got: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(got(), 120))
 
 
 async def compare(one: Server, other: Server, requests: list[tuple]) -> Counter[bytes]:
@@ -305,13 +300,6 @@ def test_rate_limits_count_rows_that_are_learned_together(name, tmp_path):
             assert model.replica.learner.samples == statuses[b"200"]
 
     run(got)
-
-
-async def answered(line: Line, count: int) -> list[bytes]:
-    async with asyncio.timeout(30):
-        while len(line.answers()) < count:
-            await asyncio.sleep(0)
-    return line.answers()
 
 
 def ids_of(answers: list[bytes]) -> list[int]:

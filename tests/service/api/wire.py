@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ class Line:
     """The transport of one connection."""
 
     def __init__(self) -> None:
-        self.written, self.is_closed = b"", False
+        self.written, self.is_closed, self.is_paused = b"", False, False
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 1) if name in ("sockname", "peername") else None
@@ -27,9 +27,11 @@ class Line:
     def write(self, data: bytes) -> None:
         self.written += data
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_paused = True
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -119,6 +121,17 @@ def comparable(answer: bytes) -> bytes:
     answer = re.sub(rb'"request_id":"[0-9a-f]{12}-[0-9a-f]+"', b'"request_id":"ID"', answer)
     answer = re.sub(rb"content-length: \d+\r\n", b"", answer)  # ids differ in length
     return re.sub(rb"date: [^\r]*\r\n", b"", answer)
+
+
+async def answered(line: Line, count: int) -> list[bytes]:
+    async with asyncio.timeout(30):
+        while len(line.answers()) < count:
+            await asyncio.sleep(0)
+    return line.answers()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def body_of(answer: bytes) -> Any:

@@ -1,0 +1,126 @@
+"""Short requests of hostile clients, and of clients whose store or connection fails."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from dualstream.service.http.connection_limits import State
+from dualstream.service.http.short_request import route_of
+from tests.service.api.wire import answered, body_of, comparable, put, request, run, serving
+from tests.service.conftest import SPEC
+
+GOOD = b'{"x":{"1":1},"y":1}'
+LEARN = request("POST", "/models/m/learn", GOOD)
+BAD = b"GET /predict HTTP/1.1\r\nhost:\r\n\r\n"
+"""The shortest request that is refused at once."""
+
+
+@pytest.fixture
+def store(tmp_path) -> str:
+    return f"sqlite:///{tmp_path / 'a.db'}"
+
+
+def test_a_body_is_read_after_the_answer_to_an_earlier_request(store):
+    """Nothing limits the time of a connection that does not read: it waits for the server."""
+
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            one, line = server.connect()
+            one.data_received(LEARN + LEARN[: -len(GOOD)])
+            assert line.is_paused
+            await answered(line, 1)
+            while line.is_paused:
+                await asyncio.sleep(0)
+            assert one.state() is State.BODY
+            one.data_received(GOOD)
+            _, second = await answered(line, 2)
+            assert body_of(second)["seq"] == 2
+
+    run(main)
+
+
+def test_pipelined_requests_that_are_refused_at_once_do_not_nest(store):
+    """Else one client's RecursionError is the answer to others, whose rows are learned."""
+
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            one, line = server.connect()
+            other, its_line = server.connect()
+            one.data_received(LEARN)
+            other.data_received(LEARN)
+            one.data_received(128 * BAD)
+            first, *others = await answered(line, 129)
+            [answer] = await answered(its_line, 1)
+            assert {body_of(answer)["seq"], body_of(first)["seq"]} == {1, 2}
+            assert all(answer.startswith(b"HTTP/1.1 422") for answer in others)
+            assert one.state() is State.IDLE
+
+    run(main)
+
+
+@pytest.mark.parametrize("target", ["x=1:1#a", "#a"])
+def test_a_fragment_is_no_part_of_a_short_request(store, target):
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            target_of_model = f"/models/m/predict?{target}"
+            short = request("GET", target_of_model)
+            by_asgi = request("GET", target_of_model, headers=[("x-unusual", "1")])
+            answers = [comparable(answer) for answer in await server.ask(short, by_asgi)]
+            assert answers[0] == answers[1]
+
+    run(main)
+
+
+def test_long_paths_are_not_cached(store):
+    async def main() -> None:
+        async with serving(store) as server:
+            before = route_of.cache_info()
+            [answer] = await server.ask(request("GET", f"/models/{'m' * 20_000}/predict?x=1:1"))
+            assert answer.startswith(b"HTTP/1.1 422") and route_of.cache_info() == before
+
+    run(main)
+
+
+def test_a_connection_that_ends_is_freed_without_the_garbage_collector(store):
+    """Whatever its last request waits for: its body, an answer, an earlier request."""
+    whole, head = LEARN, LEARN[: -len(GOOD)]
+    keyed = request("POST", "/models/m/learn", GOOD, [("idempotency-key", "k")])
+    by_asgi = request("POST", "/models/m/learn", GOOD, [("x-unusual", "1")])
+    pipelines = [
+        [whole], [head], [keyed], [whole, whole], [whole, head], [keyed, whole, whole],
+        [by_asgi, whole], [by_asgi, head], [whole, BAD], [BAD], [whole, b"nonsense\r\n\r\n"],
+    ]  # fmt: skip
+
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            await server.ask(*[LEARN] * 3)
+            open_connections = len(server.app.connections)
+            gc.collect()
+            gc.disable()
+            for pipeline in pipelines:
+                for iterations in (0, 1, 3, 50):
+                    one, line = server.connect()
+                    one.data_received(b"".join(pipeline))
+                    for _ in range(iterations):
+                        await asyncio.sleep(0)
+                    line.close()
+                    one.connection_lost(None)
+                    freed = weakref.ref(one)
+                    del one
+                    async with asyncio.timeout(30):
+                        while freed() is not None:
+                            await asyncio.sleep(0.001)
+            assert len(server.app.connections) == open_connections
+            while server.app._registry.waiting:
+                await asyncio.sleep(0.001)
+
+    try:
+        run(main)
+    finally:
+        gc.enable()
