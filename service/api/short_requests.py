@@ -127,7 +127,7 @@ class ShortRequests:
     # -- one request -----------------------------------------------------------------------------
 
     def _start_alone(self, request: ShortRequest, model_id: str, is_admitted: bool = True) -> None:
-        """Answer a request on its own. `is_admitted`: the rate limits have counted it."""
+        """Answer a request on its own. `is_admitted`: the rate limits have counted one row."""
         note = note_of(request.scope)
         context = copy_context()
         context.run(REQUEST_ID.set, note.request_id)
@@ -135,12 +135,15 @@ class ShortRequests:
         context.run(start, self._answer_alone(request, model_id, is_admitted))
 
     async def _answer_alone(self, request: ShortRequest, model_id: str, is_admitted: bool) -> None:
-        limits = request.scope.pop("key_limits", None)
+        limits = limits_of(request.scope)
         try:
-            if not is_admitted:
-                if (refusal := await limits.admit()) is not None:
+            if limits is not None:
+                if is_admitted:
+                    limits.return_row()
+                elif (refusal := await limits.admit()) is not None:
                     raise refusal
-                await limits.admit_rows(1)
+                if request.query is not None:
+                    await limits.admit_rows(1)
             with self._registry.pinned(model_id):
                 body, headers = await self._answer_of(request, model_id)
         except Exception as error:

@@ -131,6 +131,11 @@ class KeyLimits:
                 one.take_leased(1)
         return is_admitted
 
+    def return_row(self) -> None:
+        """Take back the row of `admit_row`: all rows of the request are counted once parsed."""
+        if self._rows is not None:
+            self._rows.take_leased(-1)
+
     async def admit(self) -> Problem | None:
         """Count a request. Returns the problem if the rate is exceeded."""
         if self._requests is None:

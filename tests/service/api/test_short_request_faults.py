@@ -3,11 +3,14 @@
 import asyncio
 import gc
 import weakref
+from collections import Counter
 
 import pytest
 
+from dualstream.service.http.api_keys import new_key
 from dualstream.service.http.connection_limits import State
 from dualstream.service.http.short_request import route_of
+from dualstream.service.models.creation import create
 from tests.service.api.wire import answered, body_of, comparable, put, request, run, serving
 from tests.service.conftest import SPEC
 
@@ -82,6 +85,33 @@ def test_long_paths_are_not_cached(store):
             before = route_of.cache_info()
             [answer] = await server.ask(request("GET", f"/models/{'m' * 20_000}/predict?x=1:1"))
             assert answer.startswith(b"HTTP/1.1 422") and route_of.cache_info() == before
+
+    run(main)
+
+
+@pytest.mark.parametrize("rows", ["samples", "list", "columns"])
+def test_all_rows_of_a_short_request_count_for_the_rate(store, rows):
+    key, stored = new_key("few", "learn", rows=40)
+    many = b",".join([GOOD] * 30)
+    body = {
+        "samples": b'{"samples":[%b]}' % many,
+        "list": b"[%b]" % many,
+        "columns": b'{"x":[%b],"y":[%b]}' % (b",".join([b"{}"] * 30), b",".join([b"1"] * 30)),
+    }[rows]
+
+    async def main() -> None:
+        async with serving(store, keys=stored.line()) as server:
+            await create(server.app._registry, "m", SPEC)
+            by_key = [("authorization", f"Bearer {key}")]
+            bad = request("POST", "/models/m/learn", b"{}", by_key)
+            statuses = {answer.split()[1] for answer in await server.ask(*[bad] * 50)}
+            assert statuses == {b"422"}  # rows that are refused do not count, as by ASGI
+            one = request("POST", "/models/m/learn", body, by_key)
+            results = Counter(answer.split()[1] for answer in await server.ask(*[one] * 10))
+            assert results[b"429"] >= 7 and results[b"200"] >= 1
+            predict = request("GET", "/models/m/predict?x=1:1&min_seq=0", b"", by_key)
+            results = Counter(answer.split()[1] for answer in await server.ask(*[predict] * 60))
+            assert results[b"429"] >= 10
 
     run(main)
 
