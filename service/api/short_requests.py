@@ -10,8 +10,8 @@ The answers are those of the ASGI routes, because the same functions make them.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from contextvars import copy_context
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
 from time import perf_counter
 
 import msgspec
@@ -96,8 +96,8 @@ class ShortRequests:
 
     def _add(self, request: ShortRequest, note: Note) -> None:
         action, model_id = request.route
-        loop = asyncio.get_running_loop()
         if not self._admission.admits(action, request.connection):
+            loop = asyncio.get_running_loop()
             loop.call_later(REFUSE_AFTER_S, self._refuse, request, overloaded(action))
             return
         is_admitted = True
@@ -122,7 +122,7 @@ class ShortRequests:
             waiting = self._predictions.setdefault(model_id, [])
             waiting.append(request)
             if len(waiting) == 1:
-                loop.call_soon(self._gather_predictions, model_id, 1)
+                _soon(self._gather_predictions, model_id, 1)
 
     # -- one request -----------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class ShortRequests:
         groups = self._learns.get(model_id)
         if groups is None:
             groups = self._learns[model_id] = deque()
-            asyncio.get_running_loop().call_soon(self._gather_learns, model_id, 1)
+            _soon(self._gather_learns, model_id, 1)
         if not groups or groups[-1].is_full:
             groups.append(Group(waiting.enter()))
         else:
@@ -215,7 +215,7 @@ class ShortRequests:
             return
         count = len(groups[0].requests)
         if counted < count and not groups[0].is_full:
-            asyncio.get_running_loop().call_soon(self._gather_learns, model_id, count)
+            _soon(self._gather_learns, model_id, count)
         else:
             start(self._learn(model_id, groups.popleft()))
 
@@ -235,7 +235,7 @@ class ShortRequests:
                 self._refuse(request, error)
         finally:
             self._registry.waiting.leave(group.ticket)
-            asyncio.get_running_loop().call_soon(self._gather_learns, model_id, 0)
+            _soon(self._gather_learns, model_id, 0)
 
     async def _learn_rows(
         self, model: Model, requests: list[ShortRequest], parsed: ParsedRows, ticket: Ticket
@@ -253,7 +253,7 @@ class ShortRequests:
         """Predict once an event-loop iteration added no requests to those `counted`."""
         count = len(self._predictions[model_id])
         if counted < count < MAX_GROUP_ROWS:
-            asyncio.get_running_loop().call_soon(self._gather_predictions, model_id, count)
+            _soon(self._gather_predictions, model_id, count)
         else:
             start(self._predict(model_id, self._predictions.pop(model_id)))
 
@@ -338,6 +338,12 @@ def _may_join(schema: RowSchema, body: bytes, labelled: bool) -> bool:
     name = (schema.columns.id or "id").rpartition(".")[2]
     has_id = labelled and (b'"id"' in body or f'"{name}"'.encode() in body)
     return not has_id and b'"samples"' not in body[:64]
+
+
+def _soon(gather: Callable[[str, int], None], model_id: str, counted: int) -> None:
+    """Gather in the next event-loop iteration, outside of the span and id of any request."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(gather, model_id, counted, context=Context())
 
 
 def _lines(headers: Headers) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from dualstream.service.http.api_keys import new_key
 from dualstream.service.http.connection_limits import State
 from dualstream.service.http.short_request import route_of
 from dualstream.service.models.creation import create
+from dualstream.service.models.model import Model
+from dualstream.service.observability.logs import REQUEST_ID
+from dualstream.service.observability.tracing import SPAN
 from tests.service.api.wire import answered, body_of, comparable, put, request, run, serving
 from tests.service.conftest import SPEC
 
@@ -113,6 +117,46 @@ def test_all_rows_of_a_short_request_count_for_the_rate(store, rows):
             results = Counter(answer.split()[1] for answer in await server.ask(*[predict] * 60))
             assert results[b"429"] >= 10
 
+    run(main)
+
+
+def test_rows_that_are_joined_have_neither_span_nor_id_of_an_earlier_request(store, monkeypatch):
+    contexts: list[Any] = []
+    submit = Model.submit
+
+    async def watched(model: Model, *args: Any) -> Any:
+        contexts.append((REQUEST_ID.get(), SPAN.get()))
+        return await submit(model, *args)
+
+    class Span:
+        def child(self, name: str) -> "Span":
+            return self
+
+        def is_recording(self) -> bool:
+            return True
+
+        def end(self, *_: Any) -> None: ...
+
+    class Tracing:
+        def begin(self, method: str, headers: list[tuple[bytes, bytes]]) -> Span | None:
+            return Span() if (b"traceparent", b"t") in headers else None
+
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            server.app._requests.tracing = Tracing()
+            for more in ([], [("x-unusual", "1")]):
+                headers = [("x-request-id", "first"), ("traceparent", "t"), *more]
+                one, line = server.connect()
+                one.data_received(request("POST", "/models/m/learn", GOOD, headers) + LEARN)
+                await answered(line, 2)
+                one.data_received(LEARN)
+                await answered(line, 3)
+            ids = [request_id for request_id, _ in contexts]
+            assert ids == ["first", None, None] * 2
+            assert [span is not None for _, span in contexts] == [True, False, False] * 2
+
+    monkeypatch.setattr(Model, "submit", watched)
     run(main)
 
 
