@@ -7,17 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from dualstream.client import BadInput, Client
-from dualstream.service.cli.common import (
-    JSON,
-    REFUSED,
-    Model,
-    Table,
-    command,
-    number_of,
-    report,
-    say,
-    say_error,
-)
+from dualstream.service.cli.common import JSON, REFUSED, Table, number_of, report, say, say_error
+from dualstream.service.cli.connection import Model, command
 from dualstream.wire.changes import Refit
 
 ASK_EVERY_S = 0.5

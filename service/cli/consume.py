@@ -13,20 +13,9 @@ from dualstream.consume.metrics import MetricsServer, exposition, now_ms
 from dualstream.consume.reader import ReaderError, without_user
 from dualstream.consume.rows import parse_columns
 from dualstream.consume.schemes import ConsumeOptions, SourceOpener
-from dualstream.service.cli.common import (
-    JSON,
-    SOME_REFUSED,
-    URL,
-    WRONG,
-    ApiKey,
-    Url,
-    app,
-    complete_model,
-    connected,
-    fail,
-    report,
-    say_error,
-)
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import JSON, SOME_REFUSED, WRONG, fail, report, say_error
+from dualstream.service.cli.connection import URL, ApiKey, Url, complete_model, connected
 from dualstream.service.cli.models import read_spec
 from dualstream.service.server.stop_signals import handle_stop_signals
 

@@ -9,20 +9,16 @@ import typer
 
 from dualstream.client import FORMATS, BadInput, RowFile
 from dualstream.client.resumable_files import STANDARD_INPUT
-from dualstream.service.cli.common import (
-    JSON,
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import JSON, Table, errors, note, print_json
+from dualstream.service.cli.connection import (
     URL,
     ApiKey,
     Patience,
-    Table,
     Url,
-    app,
     complete_model,
     connected,
     ending,
-    errors,
-    note,
-    print_json,
 )
 from dualstream.service.cli.rows import Format, row_files
 from dualstream.wire.printable import printable_json

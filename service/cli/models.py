@@ -10,16 +10,8 @@ import msgspec
 import typer
 
 from dualstream.client import BadInput, Client, Refused
-from dualstream.service.cli.common import (
-    JSON,
-    REFUSED,
-    Model,
-    Table,
-    command,
-    complete_model,
-    fail,
-    report,
-)
+from dualstream.service.cli.common import JSON, REFUSED, Table, fail, report
+from dualstream.service.cli.connection import Model, command, complete_model
 from dualstream.wire.responses import Column, Model as ModelAnswer
 
 SUFFIXES = {

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
-from dualstream.service.cli.common import JSON, app, fail, report
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import JSON, fail, report
+from dualstream.service.http.api_keys import BadKeys, new_key
 
 
 @app.command("new-key")
@@ -32,8 +34,6 @@ def make_key(
 
         dualstream new-key ads-producer --scope learn --models 'ads-*' --rows-per-s 5000
     """
-    from dualstream.service.http.api_keys import BadKeys, new_key
-
     try:
         patterns = models.split(",") if models else ()
         secret, key = new_key(name, scope, patterns, requests_per_s, rows_per_s)

@@ -29,17 +29,8 @@ from dualstream.client.calls import new_key
 from dualstream.client.progress_bar import OnProgress, ProgressBar, both
 from dualstream.client.resumable_files import STANDARD_INPUT, is_pipe
 from dualstream.client.stores import files_of_folder, is_url, source_of, stored_files
-from dualstream.service.cli.common import (
-    JSON,
-    PATIENCE_S,
-    SOME_REFUSED,
-    Model,
-    command,
-    print_json,
-    say,
-    say_error,
-    show_errors,
-)
+from dualstream.service.cli.common import JSON, SOME_REFUSED, print_json, say, say_error
+from dualstream.service.cli.connection import PATIENCE_S, Model, command, show_errors
 from dualstream.wire.schemas import PredictedMany
 from dualstream.wire.text_values import BadValue, value_of
 

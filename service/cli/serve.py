@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from dualstream.service.cli.commands import app
 from dualstream.service.cli.common import (
     ENDED,
     JSON,
     Table,
     announce,
-    app,
     console,
     errors,
     fail,

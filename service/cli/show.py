@@ -7,7 +7,8 @@ import msgspec
 import typer
 
 from dualstream.client import Client
-from dualstream.service.cli.common import JSON, REFUSED, Model, Table, command, number_of, report
+from dualstream.service.cli.common import JSON, REFUSED, Table, number_of, report
+from dualstream.service.cli.connection import Model, command
 from dualstream.wire.printable import printable_json
 
 _MIB = 1024 * 1024

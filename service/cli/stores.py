@@ -11,7 +11,8 @@ from typing import Annotated, Any, BinaryIO
 import msgspec
 import typer
 
-from dualstream.service.cli.common import JSON, app, fail, note, print_json, say
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import JSON, fail, note, print_json, say
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.journal.protocol import JournalError
 

@@ -10,20 +10,17 @@ import typer
 from rich.live import Live
 
 from dualstream.client import AsyncClient, BadInput, Event, Unreachable
-from dualstream.service.cli.common import (
-    JSON,
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import JSON, Table, console, print_json
+from dualstream.service.cli.connection import (
     PATIENCE_S,
     URL,
     ApiKey,
     Patience,
-    Table,
     Url,
-    app,
     complete_model,
-    console,
     ending,
     on_retry,
-    print_json,
 )
 
 PAUSE_S = 0.5

@@ -9,25 +9,22 @@ import typer
 from typer.testing import CliRunner, Result
 
 from dualstream.service.cli import app
-from dualstream.service.cli.common import COMMANDS as list_of_commands
+from dualstream.service.cli.commands import COMMANDS as TABLE
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT, session
 
 CLI = (ROOT / "docs/reference/cli.md").read_text()
-COMMANDS = {
-    name: command
-    for name, command in typer.main.get_command(app).commands.items()
-    if not command.hidden
-}
+GROUP = typer.main.get_group(app)
+COMMANDS = {name: GROUP.resolve_command(None, [name])[1] for name in TABLE}
 # test_cli.py runs `serve`, test_demo.py the demo, test_show.py `resume`, and the
 # guides of Kafka, Redis streams, NATS and MQTT `consume`.
 ELSEWHERE = {"serve", "demo", "resume", "consume"}
 
 
 def test_every_command_has_its_section_its_help_and_its_example():
-    assert re.findall(r"^## (\S+)$", CLI, re.MULTILINE) == list_of_commands
-    assert sorted(list_of_commands) == sorted(COMMANDS)
+    assert re.findall(r"^## (\S+)$", CLI, re.MULTILINE) == list(TABLE)
     for name, command in COMMANDS.items():
+        assert command.help.startswith(f"{TABLE[name][1]}\n\n"), name
         assert f"dualstream {name}" in command.help, name
         flags = [flag for parameter in command.params for flag in parameter.opts]
         assert ("--json" in flags) == (name not in ("serve", "dump", "restore")), name

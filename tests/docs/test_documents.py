@@ -211,7 +211,7 @@ def test_documents_that_the_code_names_exist():
 
 def test_what_is_named_in_passing_exists():
     """`dualstream serve --adopt`, `make chaos`, `python -m load_tests latency` in running text."""
-    previous = typer.main.get_command(app).commands
+    group = typer.main.get_group(app)
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     more = {name: (ROOT / name).read_text() for name in ("CONTRIBUTING.md", "SECURITY.md")}
     for name, text in (DOCUMENTS | more).items():
@@ -223,8 +223,9 @@ def test_what_is_named_in_passing_exists():
             elif program == "python":
                 path = ROOT / words[1].replace(".", "/")
                 assert path.is_dir() or path.with_suffix(".py").exists(), where
-            elif words[0] in previous:
-                flags = {flag for option in previous[words[0]].params for flag in option.opts}
+            elif words[0] in group.commands:
+                _, command, _ = group.resolve_command(None, words[:1])
+                flags = {flag for option in command.params for flag in option.opts}
                 used = {word.partition("=")[0] for word in words if word.startswith("--")}
                 assert used <= flags | {"--help"}, where
             else:

@@ -35,7 +35,7 @@ from tests.forked import COMMAND, ForkedProcess
 from tests.support import until
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
-SERVE = typer.main.get_command(cli.app).commands["serve"]
+_, SERVE, _ = typer.main.get_group(cli.app).resolve_command(None, ["serve"])
 
 
 def table(group: str) -> str:

@@ -4,9 +4,7 @@ import json
 import subprocess
 import sys
 
-from typer.main import get_command
-
-from dualstream.service.cli import app
+from dualstream.service.cli.commands import COMMANDS
 from tests.docs.documents import ROOT
 
 HEAVY = """
@@ -114,8 +112,18 @@ def test_commands_of_the_client_run_without_the_server(shared_server):
         assert code == 0 and f"Usage: dualstream {name}" in said and not errors, (said, errors)
 
 
+def test_the_help_imports_no_command():
+    program = """
+BLOCKED |= {"httpx", "pydantic"}
+from dualstream.service.cli import app
+app(["--help"])
+"""
+    done = light(program)
+    assert done.returncode == 0 and "Learn the rows of files" in done.stdout, done.stderr
+
+
 def test_commands_of_the_server_say_that_it_is_not_installed():
-    names = sorted(set(get_command(app).commands) - set(CLIENT_COMMANDS))
+    names = sorted(set(COMMANDS) - set(CLIENT_COMMANDS))
     lines = [f"{name}{rest}" for name in names for rest in ("", " --help", " m --port 1")]
     said = "the server is not installed: pip install 'dualstream[server]'\n"
     assert commands(*lines) == [(2, "", said)] * len(lines)

@@ -79,12 +79,13 @@ def test_readiness_reports_compilation_without_a_cache(tmp_path):
     assert not got[1]
 
 
-def test_serve_imports_no_kernels_before_it_can_say_that_they_are_compiled():
+def test_serve_imports_no_client_and_no_kernels_before_it_can_say_that_they_are_compiled():
     code = (
         "import sys\n"
         "from dualstream.service.server import compile_kernels\n"
         "def notice(say):\n"
-        "    print([name for name in sys.modules if name.startswith('dualstream.solvers')])\n"
+        "    prefixes = ('dualstream.solvers', 'dualstream.client', 'httpx')\n"
+        "    print([name for name in sys.modules if name.startswith(prefixes)])\n"
         "    raise SystemExit\n"
         "compile_kernels.notice_of_compilation = notice\n"
         "from dualstream.service.cli import app\n"

@@ -1,0 +1,148 @@
+"""Commands that call a server: their options, the connection, its errors."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
+from dualstream.client.calls import API_KEY_NAME
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import (
+    INTERRUPTED,
+    REFUSED,
+    UNREACHABLE,
+    WRONG,
+    fail,
+    note,
+    print_json,
+    say_error,
+)
+
+ERRORS_SHOWN = 5
+URL = "http://127.0.0.1:8000"
+
+
+def _with_scheme(url: str) -> str:
+    """`localhost:8000` is http://localhost:8000."""
+    return url if "://" in url or not url else f"http://{url}"
+
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="DUALSTREAM_URL", callback=_with_scheme, help="URL of the server."
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar=API_KEY_NAME,
+        show_envvar=True,
+        help="API key, if the server requires one.",
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option("--patience", min=0.0, help="Seconds to retry while the server does not respond."),
+]
+PATIENCE_S = 60.0
+"""Of commands that send rows, which a restart of the server should not end."""
+SHORT_PATIENCE_S = 5.0
+
+
+def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of the server's models, for shell completion."""
+    url, api_key = ctx.params.get("url") or URL, ctx.params.get("api_key")
+    try:
+        with Client(url, api_key=api_key, patience_s=0.0, timeout_s=1.0) as client:
+            return [model.id for model in client.models() if model.id.startswith(incomplete)]
+    except (ClientError, httpx.InvalidURL):
+        return []
+
+
+Model = Annotated[str, typer.Argument(help="Id of the model.", autocompletion=complete_model)]
+
+
+@contextmanager
+def connected(
+    url: str, api_key: str | None, patience_s: float, as_json: bool = False
+) -> Iterator[Client]:
+    """A client of the server. Its errors end the command."""
+    with ending(as_json):
+        said = on_retry(url)
+        with Client(url, api_key=api_key, patience_s=patience_s, on_retry=said) as client:
+            yield client
+
+
+def command(
+    name: str | None = None, patience_s: float = SHORT_PATIENCE_S
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of a command whose first parameter is the client of a server.
+
+    Adds the options --url, --api-key and --patience before the last one, --json.
+    """
+    options = {"url": (URL, Url), "api_key": (None, ApiKey), "patience": (patience_s, Patience)}
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(url: str, api_key: str | None, patience: float, **arguments: Any) -> None:
+            with connected(url, api_key, patience, arguments["as_json"]) as client:
+                function(client, **arguments)
+
+        _, *own, last = inspect.signature(function).parameters.values()
+        added = [
+            inspect.Parameter(name, last.kind, default=default, annotation=annotation)
+            for name, (default, annotation) in options.items()
+        ]
+        parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *added, last)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return app.command(name)(run)
+
+    return register
+
+
+def on_retry(url: str) -> Callable[[str, float], None]:
+    """Prints once, at the first failure, what is tried and for how long."""
+    said: list[str] = []
+
+    def say_once(reason: str, left_s: float) -> None:
+        if not said:
+            said.append(reason)
+            note(f"{url}: {reason}; trying again for {left_s:.0f} s", "yellow")
+
+    return say_once
+
+
+@contextmanager
+def ending(as_json: bool = False) -> Iterator[None]:
+    """Turn client errors into messages and exit codes; `as_json` also prints the problem."""
+    try:
+        yield
+    except (BadInput, httpx.InvalidURL) as wrong:
+        fail(str(wrong), WRONG)
+    except Refused as refused:
+        if as_json:
+            print_json(refused.problem)
+        hint = f"; give it with --api-key or {API_KEY_NAME}" if refused.status == 401 else ""
+        say_error(f"{refused.detail.partition(': send ')[0] if hint else refused.detail}{hint}")
+        if refused.kind == "invalid-rows":
+            show_errors(refused.errors)
+        raise typer.Exit(REFUSED) from None
+    except Unreachable as unreachable:
+        fail(str(unreachable), UNREACHABLE)
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED)
+
+
+def show_errors(errors: Any, of: str = "") -> None:
+    """Print the first refused rows."""
+    for error in (errors or ())[:ERRORS_SHOWN]:
+        location = f"line {error['line']}" if "line" in error else f"row {error['index']}"
+        where = f"{error['pointer']}: " if error.get("pointer") else ""
+        say_error(f"  {of}{location}: {where}{error['reason']}")
