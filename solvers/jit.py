@@ -1,7 +1,7 @@
 """Kernels: numba compilation for a pinned CPU, and the kernel cache.
 
 A kernel is compiled, or loaded from the cache, when its module is imported, only for the signature
-in its decorator: a call with other types is a TypeError, never a compilation. A kernel that only
+of its annotations: a call with other types is a TypeError, never a compilation. A kernel that only
 kernels call waits until a caller is compiled: cached callers contain its code. Machine code depends
 only on the pinned CPU. So all workers compute the same bits, and a cache baked into an image is
 valid.
@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, overload
 
 # SVML's exp has other bits than the C library's.
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
@@ -55,24 +55,43 @@ types: Any = numba.types
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Array types for the type checker; numba's types also have rank and layout.
+# Array types for the type checker.
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
-# Building blocks of signatures. The RO_ ones also accept read-only arrays.
-b1, i4, i8, u1, f8 = types.boolean, types.int32, types.int64, types.uint8, types.float64
-void = types.void
-B1, I4, I8, U1, F8 = b1[::1], i4[::1], i8[::1], u1[::1], f8[::1]
-F8_2D, I4_2D = f8[:, ::1], i4[:, ::1]
-RO_F8_2D = types.Array(f8, 2, "C", readonly=True)
-RO_I8_2D = types.Array(i8, 2, "C", readonly=True)
-RO_I4 = types.Array(i4, 1, "C", readonly=True)
-RO_I8 = types.Array(i8, 1, "C", readonly=True)
-RO_U1 = types.Array(u1, 1, "C", readonly=True)
-RO_F8 = types.Array(f8, 1, "C", readonly=True)
+
+def _read_only(dtype: Any, rank: int = 1) -> Any:
+    return types.Array(dtype, rank, "C", readonly=True)
+
+
+# Types of a kernel's arguments: for numba, they have rank and layout, too. The RO_ ones also accept
+# read-only arrays.
+B1 = Annotated[Flags, types.boolean[::1]]
+RO_B1 = Annotated[Flags, _read_only(types.boolean)]
+U1 = Annotated[Bytes, types.uint8[::1]]
+RO_U1 = Annotated[Bytes, _read_only(types.uint8)]
+U1_2D = Annotated[Bytes, types.uint8[:, ::1]]
+I4 = Annotated[Indices, types.int32[::1]]
+RO_I4 = Annotated[Indices, _read_only(types.int32)]
+I4_2D = Annotated[Indices, types.int32[:, ::1]]
+RO_I4_2D = Annotated[Indices, _read_only(types.int32, 2)]
+I8 = Annotated[Ints, types.int64[::1]]
+RO_I8 = Annotated[Ints, _read_only(types.int64)]
+I8_2D = Annotated[Ints, types.int64[:, ::1]]
+RO_I8_2D = Annotated[Ints, _read_only(types.int64, 2)]
+F4 = Annotated[npt.NDArray[np.float32], types.float32[::1]]
+F4_2D = Annotated[npt.NDArray[np.float32], types.float32[:, ::1]]
+F8 = Annotated[Floats, types.float64[::1]]
+RO_F8 = Annotated[Floats, _read_only(types.float64)]
+F8_2D = Annotated[Floats, types.float64[:, ::1]]
+RO_F8_2D = Annotated[Floats, _read_only(types.float64, 2)]
+F8_3D = Annotated[Floats, types.float64[:, :, ::1]]
+u1 = Annotated[int, types.uint8]
+f4 = Annotated[Any, types.float32]
+_PLAIN_TYPES = {None: types.void, bool: types.boolean, int: types.int64, float: types.float64}
 
 # numba passes this flag of its own to LLVM, but does not offer it for CPU kernels.
 _options: Any = TargetOptions
@@ -338,10 +357,30 @@ class _InnerLibrary(JITCodeLibrary):
         super()._finalize_final_module()  # type: ignore[no-untyped-call]
 
 
+def numba_type(annotation: Any) -> Any:
+    """numba's type of an annotation."""
+    if (metadata := getattr(annotation, "__metadata__", None)) is not None:
+        return metadata[0]
+    if (fields := getattr(annotation, "__args__", None)) is not None:
+        return types.BaseTuple.from_types([numba_type(field) for field in fields])
+    return _PLAIN_TYPES[annotation]
+
+
+def _signature_of(function: Callable[..., Any]) -> Any:
+    *arguments, result = map(numba_type, function.__annotations__.values())
+    return result(*arguments)
+
+
+@overload
+def kernel(function: _Function, /) -> _Function: ...
+@overload
 def kernel(
-    signature: Any, *, inline: bool = False, apart: bool = False, inner: bool | None = None
-) -> Callable[[_Function], _Function]:
-    """Compile a function for `signature` (of numba types).
+    *, inline: bool = False, apart: bool = False, inner: bool | None = None
+) -> Callable[[_Function], _Function]: ...
+def kernel(
+    plain: Any = None, /, *, inline: bool = False, apart: bool = False, inner: bool | None = None
+) -> Any:
+    """Compile a function for the types of its annotations.
 
     With `inline` the code is inlined into its callers: a call passes six numbers per array, and
     some tens of arrays cost more than a row. With `apart` the caller promises that arrays never
@@ -358,6 +397,7 @@ def kernel(
     def compile_it(function: _Function) -> _Function:
         if DISABLED:
             return _as_python(function)
+        signature = _signature_of(function)
         jit: Any = numba.njit
         # Without allocations no references need counting. numba's atomic reference counts for every
         # view of a row took a quarter of a portfolio's time.
@@ -385,7 +425,7 @@ def kernel(
         _KERNELS.append(compiled)
         return compiled  # type: ignore[no-any-return]
 
-    return compile_it
+    return compile_it if plain is None else compile_it(plain)
 
 
 def _compile_for_callers(compiled: Any, signature: Any) -> None:

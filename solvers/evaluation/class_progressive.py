@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.progressive import LARGEST_TERM, Progressive
-from dualstream.solvers.jit import B1, F8_2D, I8, RO_F8, RO_I8, Flags, Floats, Ints, kernel, void
+from dualstream.solvers.jit import B1, F8_2D, I8, RO_F8, RO_I8, Flags, Floats, Ints, kernel
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
@@ -98,16 +98,16 @@ def _class_ids(classes: tuple[str, ...], class_index: Mapping[str, int]) -> Ints
     return np.array([class_index.get(name, -1) for name in classes], np.int64)
 
 
-@kernel(void(RO_I8, B1, RO_F8, RO_F8, B1, I8, I8, F8_2D))
+@kernel
 def row_terms(
-    class_ids: Ints,
-    mistakes: Flags,
-    losses: Floats,
-    log_losses: Floats,
-    learned: Flags,
-    counts: Ints,
-    guesses: Ints,
-    terms: Floats,
+    class_ids: RO_I8,
+    mistakes: B1,
+    losses: RO_F8,
+    log_losses: RO_F8,
+    learned: B1,
+    counts: I8,
+    guesses: I8,
+    terms: F8_2D,
 ) -> None:
     """The summed quantities of each learned row, in order, for progressive.count_rows.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import B1, F8, RO_F8, Flags, Floats, kernel, types, void
+from dualstream.solvers.jit import B1, F8, RO_F8, kernel
 from dualstream.solvers.losses.loss_kernels import loss_value
 from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.nonlinear import NONLINEAR
@@ -73,15 +73,9 @@ def _loss_of(spec: Mapping[str, Any]) -> Loss:
     return make_loss(loss["kind"], next(value for name, value in loss.items() if name != "kind"))
 
 
-@kernel(void(RO_F8, RO_F8, RO_F8, types.boolean, B1, F8, F8))
+@kernel
 def score_served(
-    served: Floats,
-    labels: Floats,
-    numbers: Floats,
-    binary: bool,
-    rejected: Flags,
-    scores: Floats,
-    losses: Floats,
+    served: RO_F8, labels: RO_F8, numbers: RO_F8, binary: bool, rejected: B1, scores: F8, losses: F8
 ) -> None:
     """Replace the scores and losses of learned rows by those of finite `served` scores.
 

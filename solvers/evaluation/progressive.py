@@ -20,22 +20,7 @@ import numpy.typing as npt
 from dualstream.solvers.evaluation.drift import DriftWatch
 from dualstream.solvers.evaluation.ranking import NAMES, RECENT, Ranking
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    Flags,
-    Floats,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, Flags, Floats, kernel
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
@@ -347,17 +332,15 @@ def _root(mean: float | None) -> float | None:
     return None if mean is None else math.sqrt(mean)
 
 
-@kernel(types.UniTuple(f8, 2)(f8, f8))
+@kernel
 def errors_of(guess: float, y: float) -> tuple[float, float]:
     """Absolute and squared error, bounded."""
     error = min(abs(guess - y), 1e145)
     return error, error * error
 
 
-@kernel(void(i8, I8, F8_2D, F8_2D, F8_2D, I8), inline=True)
-def add_row(
-    at: int, rows: Ints, sums: Floats, recent: Floats, points: Floats, timeline: Ints
-) -> None:
+@kernel(inline=True)
+def add_row(at: int, rows: I8, sums: F8_2D, recent: F8_2D, points: F8_2D, timeline: I8) -> None:
     """Add row `at` of `recent`, the next one, to the sums; then add a point to the timeline if due.
 
     points, timeline  those of a Timeline that has room for one more point
@@ -383,26 +366,21 @@ def add_row(
         timeline[SPACING] *= 2
 
 
-@kernel(
-    i8(
-        RO_F8, RO_F8, RO_F8, B1, i8, types.boolean, types.boolean,
-        I8, F8, F8_2D, F8_2D, F8_2D, I8,
-    )
-)  # fmt: skip
+@kernel
 def count_rows(
-    labels: Floats,
-    scores: Floats,
-    losses: Floats,
-    learned: Flags,
+    labels: RO_F8,
+    scores: RO_F8,
+    losses: RO_F8,
+    learned: B1,
     row: int,
     binary: bool,
     log_loss: bool,
-    rows: Ints,
-    seen: Floats,
-    sums: Floats,
-    recent: Floats,
-    points: Floats,
-    timeline: Ints,
+    rows: I8,
+    seen: F8,
+    sums: F8_2D,
+    recent: F8_2D,
+    points: F8_2D,
+    timeline: I8,
 ) -> int:
     """Add the learned rows from `row` on to every view, in order; return the first uncounted row.
 
@@ -446,16 +424,16 @@ def count_rows(
     return len(labels)
 
 
-@kernel(i8(RO_F8_2D, B1, i8, I8, F8_2D, F8_2D, F8_2D, I8))
+@kernel
 def add_rows(
-    terms: Floats,
-    learned: Flags,
+    terms: RO_F8_2D,
+    learned: B1,
     row: int,
-    rows: Ints,
-    sums: Floats,
-    recent: Floats,
-    points: Floats,
-    timeline: Ints,
+    rows: I8,
+    sums: F8_2D,
+    recent: F8_2D,
+    points: F8_2D,
+    timeline: I8,
 ) -> int:
     """Like `count_rows`, for rows whose quantities are already in `terms` (n, m)."""
     for i in range(row, terms.shape[0]):
@@ -470,8 +448,8 @@ def add_rows(
     return len(terms)
 
 
-@kernel(void(F8_2D, i8, F8))
-def sum_rows(recent: Floats, count: int, out: Floats) -> None:
+@kernel
+def sum_rows(recent: F8_2D, count: int, out: F8) -> None:
     """out (m + 1,): the sum of the first `count` rows, in order, and their number."""
     m = recent.shape[1]
     for t in range(count):

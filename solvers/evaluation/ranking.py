@@ -17,26 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    I8,
-    RO_F8,
-    U1,
-    Bytes,
-    Flags,
-    Floats,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, I8, I8_2D, RO_F8, U1, Bytes, Flags, Floats, Ints, kernel
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
-
-_I8_2D = i8[:, ::1]
 
 RECENT = 1000
 """Rows that are stored with their scores."""
@@ -155,7 +138,7 @@ def areas_of_counts(counts: Ints) -> dict[str, float | None]:
     return dict(zip(NAMES, out.tolist(), strict=True))
 
 
-@kernel(i8(f8), inline=True)
+@kernel(inline=True)
 def bin_of(score: float) -> int:
     """The bin of a score. A larger score has no smaller bin."""
     # The exponent and the first 5 bits of the fraction: a logarithm, linear between powers of 2.
@@ -166,15 +149,9 @@ def bin_of(score: float) -> int:
     return SIDE + (step ^ int(sign))
 
 
-@kernel(void(RO_F8, RO_F8, B1, i8, F8, U1, _I8_2D))
+@kernel
 def add_scores(
-    labels: Floats,
-    scores: Floats,
-    learned: Flags,
-    rows: int,
-    recent: Floats,
-    positive: Bytes,
-    bins: Ints,
+    labels: RO_F8, scores: RO_F8, learned: B1, rows: int, recent: F8, positive: U1, bins: I8_2D
 ) -> None:
     """Store the learned rows, in order, after `rows` rows; a row that gives way goes to its bin."""
     at = rows % recent.shape[0]
@@ -193,15 +170,15 @@ def add_scores(
         at = at + 1 if at + 1 < recent.shape[0] else 0
 
 
-@kernel(void(F8, U1, _I8_2D))
-def count_bins(scores: Floats, positive: Bytes, bins: Ints) -> None:
+@kernel
+def count_bins(scores: F8, positive: U1, bins: I8_2D) -> None:
     """Count these rows in their bins."""
     for i in range(scores.shape[0]):
         bins[np.uint64(positive[i]), np.uint64(bin_of(scores[i]))] += 1
 
 
-@kernel(void(I8, F8, U1, _I8_2D))
-def count_thresholds(order: Ints, scores: Floats, positive: Bytes, counts: Ints) -> None:
+@kernel
+def count_thresholds(order: I8, scores: F8, positive: U1, counts: I8_2D) -> None:
     """Count the rows of each distinct score, in ascending `order`.
 
     counts  (2, n)   zeros; negative and positive rows
@@ -214,8 +191,8 @@ def count_thresholds(order: Ints, scores: Floats, positive: Bytes, counts: Ints)
         counts[np.uint64(positive[i]), np.uint64(at)] += 1
 
 
-@kernel(types.boolean(_I8_2D, F8))
-def areas(counts: Ints, out: Floats) -> bool:
+@kernel
+def areas(counts: I8_2D, out: F8) -> bool:
     """out (2,): AUC and average precision; False if one class has no rows.
 
     counts  (2, n)   negative and positive rows of thresholds, in ascending order

@@ -19,19 +19,7 @@ import numpy.typing as npt
 from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.features.pipeline import Staged
 from dualstream.solvers.features.wrapper import ClassLearner, PrefixLearner
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, Floats, Indices, kernel
 from dualstream.solvers.online.class_choice import ClassScores
 from dualstream.solvers.online.rewind import Rewind
 from dualstream.solvers.protocols.explanation import Explanation, explain
@@ -134,17 +122,17 @@ def make_aged(spec: Mapping[str, Any], make: Callable[[], Learner]) -> Learner:
     return Aged(spec, make())
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_I4, F8, I8, I4, F8))
+@kernel
 def age_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    weights: Floats,
-    features: Indices,
-    newest: Floats,
-    out_indptr: Ints,
-    out_indices: Indices,
-    out_values: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    weights: RO_F8,
+    features: RO_I4,
+    newest: F8,
+    out_indptr: I8,
+    out_indices: I4,
+    out_values: F8,
 ) -> None:
     """Replace times by ages; a row of weight 0 does not count.
 

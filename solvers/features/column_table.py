@@ -36,14 +36,7 @@ from dualstream.solvers.jit import (
     RO_F8_2D,
     RO_I4,
     RO_I8_2D,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
     kernel,
-    void,
 )
 from dualstream.solvers.rows.scalar import FIRST_DENSE_ROW, TINY, prefetch
 
@@ -68,8 +61,8 @@ _SETTLED = 1024.0
 _MULTIPLIER = 0x9E3779B1
 
 
-@kernel(i8(I4_2D, i8), inline=True)
-def position_of(buckets: Indices, index: int) -> int:
+@kernel(inline=True)
+def position_of(buckets: I4_2D, index: int) -> int:
     """Position of `index` in the hash table, or the free position for it."""
     mask = buckets.shape[0] - 1
     # Fibonacci hashing (Knuth, TAOCP 3, 6.4) spreads neighbouring indices.
@@ -79,24 +72,24 @@ def position_of(buckets: Indices, index: int) -> int:
     return int(at)
 
 
-@kernel(void(I4_2D, I4, i8, i8))
-def enter_buckets(buckets: Indices, touched: Indices, first: int, used: int) -> None:
+@kernel
+def enter_buckets(buckets: I4_2D, touched: I4, first: int, used: int) -> None:
     """Insert slots `first` to `used` into the hash table."""
     for slot in range(first, used):
         at = position_of(buckets, int(touched[slot]))
         buckets[at, 0], buckets[at, 1] = touched[slot] + 1, slot
 
 
-@kernel(i8(i8, i8, I4_2D, I4, F8_2D, RO_F8, i8, I8), inner=True)
+@kernel(inner=True)
 def new_slot(
     index: int,
     at: int,
-    buckets: Indices,
-    touched: Indices,
-    table: Floats,
-    starts: Floats,
+    buckets: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    starts: RO_F8,
     members: int,
-    k: Ints,
+    k: I8,
 ) -> int:
     """Assign a slot to a feature whose free position is `at`; its block is initialised."""
     slot = k[USED]
@@ -110,8 +103,8 @@ def new_slot(
     return int(slot)
 
 
-@kernel(void(i8, i8, f8, F8_2D, F8_2D, I8), inline=True)
-def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots: Ints) -> None:
+@kernel(inline=True)
+def bring_entry(n: int, slot: int, value: float, table: F8_2D, e: F8_2D, slots: I8) -> None:
     """Load a value and the statistics of its slot into entry n."""
     slots[n] = slot
     e[VALUE, n] = value
@@ -124,10 +117,8 @@ def bring_entry(n: int, slot: int, value: float, table: Floats, e: Floats, slots
         e[COUNT, n] = e[MEAN, n] = e[M, n] = e[PLACE, n] = 0.0
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8), inline=True, apart=True, inner=False)
-def limit_entries(
-    n: int, reach: float, value: Floats, count: Floats, mean: Floats, m: Floats, out: Floats
-) -> None:
+@kernel(inline=True, apart=True, inner=False)
+def limit_entries(n: int, reach: float, value: F8, count: F8, mean: F8, m: F8, out: F8) -> None:
     """out (n,): each value, clipped to within `reach` deviations of its column's mean so far.
 
     The column's M grows at most by the factor 1 + reach^2 / min(c, 1024). In a constant column the
@@ -143,18 +134,18 @@ def limit_entries(
         out[p] = max(min(x, mu + far), mu - far) if x != 0.0 else 0.0
 
 
-@kernel(void(i8, f8, F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(inline=True, apart=True)
 def count_entries(
     n: int,
     t: float,
-    value: Floats,
-    count: Floats,
-    mean: Floats,
-    m: Floats,
-    deviation: Floats,
-    ratio: Floats,
-    is_dense: Floats,
-    balance: Floats,
+    value: F8,
+    count: F8,
+    mean: F8,
+    m: F8,
+    deviation: F8,
+    ratio: F8,
+    is_dense: F8,
+    balance: F8,
 ) -> None:
     """Update the statistics with each value; determine whether its column is dense, and scale it.
 
@@ -189,8 +180,8 @@ def count_entries(
         balance[p] = 0.0 if nothing else above / math.sqrt(below)
 
 
-@kernel(void(i8, f8, F8, F8), inline=True, apart=True)
-def raise_entries(n: int, power: float, ratio: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def raise_entries(n: int, power: float, ratio: F8, out: F8) -> None:
     """out (n,): (t / c_j)^power."""
     if power == 0.25:
         for p in range(n):
@@ -203,10 +194,8 @@ def raise_entries(n: int, power: float, ratio: Floats, out: Floats) -> None:
             out[p] = math.exp(power * math.log(ratio[p]))
 
 
-@kernel(void(i8, i8, F8, F8, F8, F8, F8), inline=True, apart=True)
-def base_values(
-    n: int, kind: int, value: Floats, is_dense: Floats, balance: Floats, power: Floats, h: Floats
-) -> None:
+@kernel(inline=True, apart=True)
+def base_values(n: int, kind: int, value: F8, is_dense: F8, balance: F8, power: F8, h: F8) -> None:
     """h (n,): the entries in one base."""
     if kind == RAW:
         for p in range(n):
@@ -219,8 +208,8 @@ def base_values(
             h[p] = balance[p] if is_dense[p] > 0.0 else balance[p] * power[p]
 
 
-@kernel(void(i8, F8_2D, I4, F8_2D, I8, I8), inner=True)
-def change_dense(n: int, table: Floats, dense: Indices, e: Floats, slots: Ints, k: Ints) -> None:
+@kernel(inner=True)
+def change_dense(n: int, table: F8_2D, dense: I4, e: F8_2D, slots: I8, k: I8) -> None:
     """Update the list of dense columns: removals first, then additions."""
     at = table.shape[1] - N_STATISTICS + PLACE
     for p in range(n):
@@ -241,31 +230,27 @@ def change_dense(n: int, table: Floats, dense: Indices, e: Floats, slots: Ints, 
     k[HELD] = kept
 
 
-@kernel(
-    i8(RO_I4, RO_F8, i8, i8, b1, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, i8, I8,
-       F8_2D, F8_2D),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def emit_row(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
     counts: bool,
     reach: float,
-    buckets: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    bases: Floats,
-    starts: Floats,
+    buckets: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    bases: RO_F8_2D,
+    starts: RO_F8,
     members: int,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
 ) -> int:
     """Scale one row in every base; return its number of entries after that.
 
@@ -327,16 +312,16 @@ def emit_row(
     return n
 
 
-@kernel(void(RO_I4, i8, i8, I4_2D, F8_2D), inline=True)
-def prefetch_row(indices: Indices, begin: int, end: int, buckets: Indices, table: Floats) -> None:
+@kernel(inline=True)
+def prefetch_row(indices: RO_I4, begin: int, end: int, buckets: I4_2D, table: F8_2D) -> None:
     """Prefetch the blocks of the next row while the current one is learned."""
     for p in range(begin, end):
         at = position_of(buckets, int(indices[p]))
         prefetch(table, np.int64(buckets[at, 1]))
 
 
-@kernel(f8(F8_2D, i8, i8), inner=True)
-def small_factor(h: Floats, n: int, base: int) -> float:
+@kernel(inner=True)
+def small_factor(h: F8_2D, n: int, base: int) -> float:
     """1 / |h| where the squares are subnormal; 0 if 1 / |h| is not finite either."""
     largest = 0.0
     for p in range(n):
@@ -349,9 +334,9 @@ def small_factor(h: Floats, n: int, base: int) -> float:
     return 1.0 / (largest * math.sqrt(total))
 
 
-@kernel(void(F8_2D, i8, b1, F8, RO_I8_2D, F8, F8), inline=True)
+@kernel(inline=True)
 def norm_row(
-    h: Floats, n: int, counts: bool, f: Floats, inputs: Ints, squares: Floats, factors: Floats
+    h: F8_2D, n: int, counts: bool, f: F8, inputs: RO_I8_2D, squares: F8, factors: F8
 ) -> None:
     """squares (B,): |h|^2 in each base; factors (I,): the factor of each input relative to its
     base."""

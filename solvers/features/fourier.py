@@ -15,19 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.served_form import FourierForm
 from dualstream.solvers.protocols.state_numbers import check_arrays
@@ -91,8 +79,8 @@ def with_dense_rows(batch: Batch, matrix: Floats) -> Batch:
     return batch.with_rows(indptr, indices[:nnz], values[:nnz], dim)
 
 
-@kernel(void(RO_F8, F8))
-def box_muller(uniform: Floats, normal: Floats) -> None:
+@kernel
+def box_muller(uniform: RO_F8, normal: F8) -> None:
     """Pairs of independent normal numbers from pairs of uniform ones in [0, 1)."""
     for i in range(0, uniform.shape[0], 2):
         radius = math.sqrt(-2.0 * math.log(1.0 - uniform[i]))
@@ -101,9 +89,9 @@ def box_muller(uniform: Floats, normal: Floats) -> None:
         normal[i + 1] = radius * math.sin(angle)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8_2D, RO_F8, F8_2D))
+@kernel
 def fourier_rows(
-    indptr: Ints, indices: Indices, values: Floats, nu: Floats, beta: Floats, out: Floats
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, nu: RO_F8_2D, beta: RO_F8, out: F8_2D
 ) -> None:
     """out (n, D) = sqrt(2 / D) cos(nu'x + beta) for each row x.
 

@@ -11,20 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.served_form import NormForm
 from dualstream.solvers.protocols.state_numbers import check_arrays
@@ -79,17 +66,17 @@ class Norm:
         self._numbers[:] = state["numbers"]
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, types.boolean, F8, I8, I4, F8))
+@kernel
 def norm_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    weights: RO_F8,
     running: bool,
-    f: Floats,
-    out_indptr: Ints,
-    out_indices: Indices,
-    out_values: Floats,
+    f: F8,
+    out_indptr: I8,
+    out_indices: I4,
+    out_values: F8,
 ) -> None:
     """Divide each row by its norm, or by the root of the mean square norm so far.
 

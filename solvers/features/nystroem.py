@@ -16,22 +16,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.fourier import with_dense_rows
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.served_form import NystroemForm
 from dualstream.solvers.protocols.state_numbers import check_arrays, rows_of_state
@@ -134,8 +119,8 @@ class Nystroem:
         self._factor = np.array(state["factor"], np.float64, order="C")
 
 
-@kernel(void(RO_I8, RO_F8, F8))
-def row_norms(indptr: Ints, values: Floats, out: Floats) -> None:
+@kernel
+def row_norms(indptr: RO_I8, values: RO_F8, out: F8) -> None:
     """out (n,) = |x|^2 of each row."""
     for i in range(out.shape[0]):
         out[i] = 0.0
@@ -143,17 +128,17 @@ def row_norms(indptr: Ints, values: Floats, out: Floats) -> None:
             out[i] += values[p] * values[p]
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_I8, RO_I8, RO_F8, RO_F8, f8, F8_2D))
+@kernel
 def kernel_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    columns: Ints,
-    owners: Ints,
-    column_values: Floats,
-    norms: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    columns: RO_I8,
+    owners: RO_I8,
+    column_values: RO_F8,
+    norms: RO_F8,
     gamma: float,
-    out: Floats,
+    out: F8_2D,
 ) -> None:
     """out (n, s) = exp(-gamma |x - z|^2) of each row x and each of s landmarks z.
 
@@ -176,8 +161,8 @@ def kernel_rows(
             out[i, k] = math.exp(-gamma * max(distance, 0.0))
 
 
-@kernel(i8(RO_F8_2D, F8_2D, I8, f8))
-def pivoted_cholesky(gram: Floats, factor: Floats, order: Ints, cut: float) -> int:
+@kernel
+def pivoted_cholesky(gram: RO_F8_2D, factor: F8_2D, order: I8, cut: float) -> int:
     """gram[order, order] = L L' for the first r of `order`; return the rank r.
 
     gram   (s, s)           positive semidefinite
@@ -212,8 +197,8 @@ def pivoted_cholesky(gram: Floats, factor: Floats, order: Ints, cut: float) -> i
     return int(s)
 
 
-@kernel(void(RO_F8_2D, RO_F8_2D, F8_2D))
-def solve_rows(factor: Floats, near: Floats, out: Floats) -> None:
+@kernel
+def solve_rows(factor: RO_F8_2D, near: RO_F8_2D, out: F8_2D) -> None:
     """out (n, >= r): L^(-1) k for each row k of `near` (n, r), forward substitution."""
     r = factor.shape[0]
     for i in range(near.shape[0]):

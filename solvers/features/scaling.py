@@ -41,11 +41,7 @@ from dualstream.solvers.jit import (
     RO_I8,
     Floats,
     Indices,
-    Ints,
-    f8,
-    i8,
     kernel,
-    void,
 )
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.served_form import BalancedForm
@@ -166,8 +162,8 @@ class Balanced:
         self._undo = None
 
 
-@kernel(i8(F8_2D, I4, i8, f8), inner=True)
-def without_rare(columns: Floats, dense: Indices, n_dense: int, t: float) -> int:
+@kernel(inner=True)
+def without_rare(columns: F8_2D, dense: I4, n_dense: int, t: float) -> int:
     """Make dense columns with c_j < t / 4 sparse; return how many are left."""
     kept = 0
     for q in range(n_dense):
@@ -180,8 +176,8 @@ def without_rare(columns: Floats, dense: Indices, n_dense: int, t: float) -> int
     return kept
 
 
-@kernel(i8(I4, i8, i8), inner=True)
-def with_column(dense: Indices, n_dense: int, column: int) -> int:
+@kernel(inner=True)
+def with_column(dense: I4, n_dense: int, column: int) -> int:
     """Insert a column into the sorted list of dense ones; return their number."""
     q = n_dense
     while q > 0 and dense[q - 1] > column:
@@ -191,22 +187,20 @@ def with_column(dense: Indices, n_dense: int, column: int) -> int:
     return n_dense + 1
 
 
-@kernel(
-    i8(RO_I8, RO_I4, RO_F8, RO_F8, i8, F8_2D, I4, F8, F8_2D, I8, I4, F8)
-)  # fmt: skip
+@kernel
 def scale_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    weights: RO_F8,
     start: int,
-    columns: Floats,
-    dense: Indices,
-    f: Floats,
-    other: Floats,
-    out_indptr: Ints,
-    out_indices: Indices,
-    out_values: Floats,
+    columns: F8_2D,
+    dense: I4,
+    f: F8,
+    other: F8_2D,
+    out_indptr: I8,
+    out_indices: I4,
+    out_values: F8,
 ) -> int:
     """Scale rows `start` to n; return n, or the first row that does not fit into an array.
 
@@ -295,15 +289,15 @@ def scale_rows(
     return int(n)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8_2D, F8_2D, RO_I4, RO_I4))
+@kernel
 def unscale_rows(
-    indptr: Ints,
-    indices: Indices,
-    weights: Floats,
-    before: Floats,
-    columns: Floats,
-    dense: Indices,
-    dense_before: Indices,
+    indptr: RO_I8,
+    indices: RO_I4,
+    weights: RO_F8,
+    before: RO_F8_2D,
+    columns: F8_2D,
+    dense: RO_I4,
+    dense_before: RO_I4,
 ) -> None:
     """Remove rows from the statistics, the last one first; see scale_rows."""
     moments = columns.shape[1] == 4

@@ -15,11 +15,11 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import f8, kernel, types
+from dualstream.solvers.jit import kernel
 from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid, soft, xlogx
 
 
-@kernel(types.UniTuple(f8, 2)(f8, f8), inner=True)
+@kernel(inner=True)
 def logistic_root(c: float, s: float) -> tuple[float, float]:
     """The root u of F(u) = u + c + s sigmoid(u), and b = sigmoid(u).
 
@@ -70,7 +70,7 @@ def logistic_root(c: float, s: float) -> tuple[float, float]:
     return u, min(b, 1.0)
 
 
-@kernel(types.UniTuple(f8, 2)(f8, f8))
+@kernel
 def logistic_step(c: float, s: float) -> tuple[float, float]:
     """b = sigmoid(u) at the root of logistic_root, and b log b + (1 - b) log(1 - b)."""
     u, b = logistic_root(c, s)
@@ -80,7 +80,7 @@ def logistic_step(c: float, s: float) -> tuple[float, float]:
     return b, math.log(b) - (1.0 - b) * u
 
 
-@kernel(f8(f8, f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def best_b(r: float, curvature: float, eps: float, lo: float, hi: float) -> float:
     """argmax over lo <= b <= hi of  b r - eps |b| - curvature b^2 / 2; the smallest |b| at a tie.
 
@@ -96,7 +96,7 @@ def best_b(r: float, curvature: float, eps: float, lo: float, hi: float) -> floa
     return 0.0
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def loss_value(
     z: float,
     y: float,
@@ -115,7 +115,7 @@ def loss_value(
     return b * r - eps * abs(b) - 0.5 * gamma * b * b
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def loss_slope(
     z: float,
     y: float,
@@ -141,7 +141,7 @@ def loss_slope(
     return -y * best_b(r, gamma, eps, lo, hi)
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def loss_conjugate(
     tau: float,
     y: float,
@@ -160,7 +160,7 @@ def loss_conjugate(
     return -t * b + eps * abs(b) + 0.5 * gamma * b * b
 
 
-@kernel(types.UniTuple(f8, 2)(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def dual_step(
     m: float,
     s: float,
@@ -186,7 +186,7 @@ def dual_step(
     return sgn * b, eps * abs(b) + 0.5 * gamma * b * b - t * b
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def gap_term(
     z: float,
     tau: float,
@@ -210,7 +210,7 @@ def gap_term(
     return max(0.0, total)
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def loss_curvature(
     z: float,
     y: float,
@@ -230,7 +230,7 @@ def loss_curvature(
     return 1.0 / gamma if gamma > 0.0 and b != 0.0 and lo < b < hi else 0.0
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def dual_argmin(
     m: float,
     s: float,

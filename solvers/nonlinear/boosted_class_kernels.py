@@ -9,23 +9,18 @@ TARGET in `about` is the output of the row's class.
 """
 
 from dualstream.solvers.jit import (
+    F4,
+    F4_2D,
     F8,
     F8_2D,
+    F8_3D,
+    I4_2D,
     I8,
     RO_F8,
     RO_I4,
     RO_I8,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i4,
-    i8,
+    U1_2D,
     kernel,
-    types,
-    u1,
-    void,
 )
 from dualstream.solvers.nonlinear.boosted_kernels import (
     AT,
@@ -41,78 +36,70 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     count_row,
     limited_weight,
 )
-from dualstream.solvers.nonlinear.dense_columns import COLUMNS, Singles, count_features, dense_row
+from dualstream.solvers.nonlinear.dense_columns import COLUMNS, count_features, dense_row
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.softmax import softmax, total_of
 from dualstream.solvers.rows.scalar import clip
 
-_F8_3D, _I4_2D = f8[:, :, ::1], i4[:, ::1]
-_F4_2D, _U1_2D = types.float32[:, ::1], u1[:, ::1]
 
-
-@kernel(void(F8, F8), inline=True, apart=True)
-def add(more: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def add(more: F8, out: F8) -> None:
     """out += more, for all of `out`."""
     for c in range(out.shape[0]):
         out[c] += more[c]
 
 
-@kernel(void(F8, F8, F8), inline=True, apart=True)
-def multiply(numbers: Floats, factors: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def multiply(numbers: F8, factors: F8, out: F8) -> None:
     """out = numbers * factors."""
     for c in range(out.shape[0]):
         out[c] = numbers[c] * factors[c]
 
 
-@kernel(void(types.float32[::1], F8), inline=True, apart=True)
-def widened(row: Singles, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def widened(row: F4, out: F8) -> None:
     """out (1 + K,): the first numbers of a row in single precision."""
     for c in range(out.shape[0]):
         out[c] = row[c]
 
 
-@kernel(void(i8, f8, F8, types.float32[::1]), inline=True, apart=True)
-def add_to_margins(outputs: int, sign: float, more: Floats, row: Singles) -> None:
+@kernel(inline=True, apart=True)
+def add_to_margins(outputs: int, sign: float, more: F8, row: F4) -> None:
     """row += sign more, for the first numbers."""
     for c in range(outputs):
         row[c] += sign * more[c]
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_I8, RO_F8, i8, F8_2D, i8, i8, i8, I8, I8, I8, I8, F8, F8,
-        _F4_2D, _U1_2D, F8_2D, _F4_2D, _U1_2D, F8_2D, I8, _I4_2D, F8_2D, _I4_2D, _F8_3D, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    class_ids: Ints,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    class_ids: RO_I8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
+    scores: F8_2D,
     window: int,
     first_tree: int,
     renewal: int,
-    keys: Ints,
-    columns: Ints,
-    counts: Ints,
-    k: Ints,
-    f: Floats,
-    x: Floats,
-    rows: Singles,
-    codes: Bytes,
-    about: Floats,
-    margins: Singles,
-    leaves: Bytes,
-    edges: Floats,
-    n_edges: Ints,
-    feature: Indices,
-    threshold: Floats,
-    left: Indices,
-    vectors: Floats,
-    base: Floats,
+    keys: I8,
+    columns: I8,
+    counts: I8,
+    k: I8,
+    f: F8,
+    x: F8,
+    rows: F4_2D,
+    codes: U1_2D,
+    about: F8_2D,
+    margins: F4_2D,
+    leaves: U1_2D,
+    edges: F8_2D,
+    n_edges: I8,
+    feature: I4_2D,
+    threshold: F8_2D,
+    left: I4_2D,
+    vectors: F8_3D,
+    base: F8,
 ) -> tuple[int, int]:
     """As boosted_kernels.learn_rows; scores (n, 1 + K) are margins, class_ids (n,) the classes."""
     for i in range(start, weights.shape[0]):
@@ -149,25 +136,21 @@ def learn_rows(
     return weights.shape[0], DONE
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, F8_2D, I8, I8, I8, F8, _I4_2D, F8_2D, _I4_2D, _F8_3D, F8,
-    )
-)  # fmt: skip
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    keys: Ints,
-    columns: Ints,
-    k: Ints,
-    x: Floats,
-    feature: Indices,
-    threshold: Floats,
-    left: Indices,
-    vectors: Floats,
-    base: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8_2D,
+    keys: I8,
+    columns: I8,
+    k: I8,
+    x: F8,
+    feature: I4_2D,
+    threshold: F8_2D,
+    left: I4_2D,
+    vectors: F8_3D,
+    base: F8,
 ) -> None:
     """Margins (n, 1 + K) of rows."""
     for i in range(scores.shape[0]):
@@ -182,34 +165,34 @@ def score_rows(
             add(vectors[t, node], row_scores)
 
 
-@kernel(void(F8_2D, i8, F8))
-def class_weights(about: Floats, n: int, out: Floats) -> None:
+@kernel
+def class_weights(about: F8_2D, n: int, out: F8) -> None:
     """out (R,), which is 0 before: the weight of each output's rows among the first n."""
     for r in range(n):
         out[int(about[r, TARGET])] += about[r, WEIGHT]
 
 
-@kernel(void(i8, i8, F8))
-def draw_contrast(seed: int, first: int, contrast: Floats) -> None:
+@kernel
+def draw_contrast(seed: int, first: int, contrast: F8) -> None:
     """contrast (1 + K,): drawn numbers from number `first` on."""
     for c in range(contrast.shape[0]):
         contrast[c] = drawn_number(seed, first + c)
 
 
-@kernel(void(_F4_2D, F8_2D, _U1_2D, i8, i8, F8, _F8_3D, F8, F8_2D, F8_2D, F8, F8))
+@kernel
 def contrast_slopes(
-    margins: Singles,
-    about: Floats,
-    leaves: Bytes,
+    margins: F4_2D,
+    about: F8_2D,
+    leaves: U1_2D,
     n: int,
     tree: int,
-    shift: Floats,
-    vectors: Floats,
-    contrast: Floats,
-    m: Floats,
-    p: Floats,
-    slopes: Floats,
-    curvatures: Floats,
+    shift: F8,
+    vectors: F8_3D,
+    contrast: F8,
+    m: F8_2D,
+    p: F8_2D,
+    slopes: F8,
+    curvatures: F8,
 ) -> None:
     """Add `shift` (R,) to the margins of n rows, subtract a tree (-1 for none), and derive the loss
     along one direction of the margins, `contrast` (1 + K,); p: their probabilities.
@@ -228,8 +211,8 @@ def contrast_slopes(
         curvatures[r] = about[r, WEIGHT] * max(square - mean * mean, 0.0)
 
 
-@kernel(void(f8, F8, F8, F8), inline=True, apart=True)
-def add_derivatives(weight: float, p: Floats, slopes: Floats, curvatures: Floats) -> None:
+@kernel(inline=True, apart=True)
+def add_derivatives(weight: float, p: F8, slopes: F8, curvatures: F8) -> None:
     """Add weight p and weight p (1 - p)."""
     for c in range(p.shape[0]):
         share = weight * p[c]
@@ -237,20 +220,20 @@ def add_derivatives(weight: float, p: Floats, slopes: Floats, curvatures: Floats
         curvatures[c] += share * (1.0 - p[c])
 
 
-@kernel(void(_F4_2D, F8_2D, _U1_2D, i8, i8, f8, f8, f8, F8_2D, F8_2D, F8_2D, _F8_3D))
+@kernel
 def fill_leaves(
-    margins: Singles,
-    about: Floats,
-    leaves: Bytes,
+    margins: F4_2D,
+    about: F8_2D,
+    leaves: U1_2D,
     n: int,
     tree: int,
     step: float,
     ridge: float,
     most_value: float,
-    p: Floats,
-    slopes: Floats,
-    curvatures: Floats,
-    vectors: Floats,
+    p: F8_2D,
+    slopes: F8_2D,
+    curvatures: F8_2D,
+    vectors: F8_3D,
 ) -> None:
     """Set the vectors of a tree's leaves by a Newton step for each output, and add the tree to the
     margins of n rows.

@@ -19,32 +19,25 @@ import math
 import numpy as np
 
 from dualstream.solvers.jit import (
+    F4,
+    F4_2D,
     F8,
     F8_2D,
     I4,
+    I4_2D,
     I8,
+    I8_2D,
     RO_F8,
     RO_I4,
     RO_I8,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i4,
-    i8,
+    U1_2D,
     kernel,
-    types,
-    u1,
-    void,
 )
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     N_OF_COLUMNS,
     REVIEW_ROWS,
     SINCE_REVIEW,
-    Singles,
     count_features,
     dense_row,
 )
@@ -78,18 +71,10 @@ _MOST_VALUE = 6.0
 _LARGEST_SUM, _TINY, _LOW = 2.0**30, 1e-290, 0xFFFFFFFF
 _MOST_KEY = 2**63 - 1
 
-_I8_2D, _F4_2D, _U1_2D, _I4_2D = i8[:, ::1], types.float32[:, ::1], u1[:, ::1], i4[:, ::1]
 
-
-@kernel(f8(F8, i8, f8, _I4_2D, F8_2D, _I4_2D, F8_2D), inline=True)
+@kernel(inline=True)
 def margin_of(
-    x: Floats,
-    trees: int,
-    base: float,
-    feature: Indices,
-    threshold: Floats,
-    left: Indices,
-    value: Floats,
+    x: F8, trees: int, base: float, feature: I4_2D, threshold: F8_2D, left: I4_2D, value: F8_2D
 ) -> float:
     """The score of one row."""
     margin = base
@@ -101,8 +86,8 @@ def margin_of(
     return margin
 
 
-@kernel(i8(f8, RO_F8, i8), inline=True)
-def bin_among(x: float, edges: Floats, n: int) -> int:
+@kernel(inline=True)
+def bin_among(x: float, edges: RO_F8, n: int) -> int:
     """The number of edges that are less than x.
 
     A count is faster than a binary search, whose branches cannot be predicted.
@@ -113,26 +98,21 @@ def bin_among(x: float, edges: Floats, n: int) -> int:
     return below
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, F8, I8, I8, I8, F8, F8,
-        _I4_2D, F8_2D, _I4_2D, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    keys: Ints,
-    columns: Ints,
-    k: Ints,
-    f: Floats,
-    x: Floats,
-    feature: Indices,
-    threshold: Floats,
-    left: Indices,
-    value: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8,
+    keys: I8,
+    columns: I8,
+    k: I8,
+    f: F8,
+    x: F8,
+    feature: I4_2D,
+    threshold: F8_2D,
+    left: I4_2D,
+    value: F8_2D,
 ) -> None:
     """Scores (n,) of rows."""
     for i in range(scores.shape[0]):
@@ -140,8 +120,8 @@ def score_rows(
         scores[i] = margin_of(x, k[TREES], f[BASE], feature, threshold, left, value)
 
 
-@kernel(f8(f8, I8, F8), inline=True)
-def limited_weight(weight: float, k: Ints, f: Floats) -> float:
+@kernel(inline=True)
+def limited_weight(weight: float, k: I8, f: F8) -> float:
     """The weight that the next row of the ring counts with; updates MEAN_WEIGHT.
 
     One row of a huge weight would hide all others from the histograms.
@@ -154,8 +134,8 @@ def limited_weight(weight: float, k: Ints, f: Floats) -> float:
     return weight
 
 
-@kernel(i8(i8, i8, i8, I8), inline=True)
-def count_row(window: int, first_tree: int, renewal: int, k: Ints) -> int:
+@kernel(inline=True)
+def count_row(window: int, first_tree: int, renewal: int, k: I8) -> int:
     """Count a row that was written at AT; what is due then: a review, a tree or nothing (DONE)."""
     k[AT] = k[AT] + 1 if k[AT] + 1 < window else 0
     if k[ROWS] < window:
@@ -169,42 +149,37 @@ def count_row(window: int, first_tree: int, renewal: int, k: Ints) -> int:
     return DONE
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, i8, i8, i8, I8, I8, I8, I8, F8, F8,
-        _F4_2D, _U1_2D, F8_2D, _U1_2D, F8_2D, I8, _I4_2D, F8_2D, _I4_2D, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
-    losses: Floats,
+    scores: F8,
+    losses: F8,
     is_binary: bool,
     reach: float,
     window: int,
     first_tree: int,
     renewal: int,
-    keys: Ints,
-    columns: Ints,
-    counts: Ints,
-    k: Ints,
-    f: Floats,
-    x: Floats,
-    rows: Singles,
-    codes: Bytes,
-    about: Floats,
-    leaves: Bytes,
-    edges: Floats,
-    n_edges: Ints,
-    feature: Indices,
-    threshold: Floats,
-    left: Indices,
-    value: Floats,
+    keys: I8,
+    columns: I8,
+    counts: I8,
+    k: I8,
+    f: F8,
+    x: F8,
+    rows: F4_2D,
+    codes: U1_2D,
+    about: F8_2D,
+    leaves: U1_2D,
+    edges: F8_2D,
+    n_edges: I8,
+    feature: I4_2D,
+    threshold: F8_2D,
+    left: I4_2D,
+    value: F8_2D,
 ) -> tuple[int, int]:
     """Score rows from `start` on and enter them in the ring; the next row and why it stopped.
 
@@ -258,8 +233,8 @@ def learn_rows(
     return labels.shape[0], DONE
 
 
-@kernel(i8(types.float32[::1], i8, F8))
-def place_edges(values: Singles, bins: int, edges: Floats) -> int:
+@kernel
+def place_edges(values: F4, bins: int, edges: F8) -> int:
     """Edges between distinct values, sorted, with about equally many in each bin; their number."""
     n = values.shape[0]
     distinct = 1
@@ -277,15 +252,15 @@ def place_edges(values: Singles, bins: int, edges: Floats) -> int:
     return count
 
 
-@kernel(void(_F4_2D, _U1_2D, i8, i8, RO_F8, i8))
-def code_column(rows: Singles, codes: Bytes, n: int, j: int, edges: Floats, n_edges: int) -> None:
+@kernel
+def code_column(rows: F4_2D, codes: U1_2D, n: int, j: int, edges: RO_F8, n_edges: int) -> None:
     """The bins of column j of the first n rows."""
     for r in range(n):
         codes[r, j] = bin_among(np.float64(rows[r, j]), edges, n_edges)
 
 
-@kernel(void(F8_2D, _U1_2D, i8, i8, F8_2D))
-def drop_tree(about: Floats, leaves: Bytes, n: int, tree: int, value: Floats) -> None:
+@kernel
+def drop_tree(about: F8_2D, leaves: U1_2D, n: int, tree: int, value: F8_2D) -> None:
     """Subtract a tree from the margins of the first n rows."""
     for r in range(n):
         about[r, MARGIN] -= value[tree, leaves[r, tree]]
@@ -296,8 +271,8 @@ def most_value(is_binary: bool) -> float:
     return _MOST_VALUE if is_binary else math.inf
 
 
-@kernel(f8(F8_2D, i8, b1))
-def move_base(about: Floats, n: int, is_binary: bool) -> float:
+@kernel
+def move_base(about: F8_2D, n: int, is_binary: bool) -> float:
     """Move all margins by the same step towards the best one, and return it.
 
     For numbers the weighted mean of the errors, for classes one Newton step.
@@ -320,8 +295,8 @@ def move_base(about: Floats, n: int, is_binary: bool) -> float:
     return step
 
 
-@kernel(void(F8_2D, i8, b1, F8, F8))
-def slopes_of(about: Floats, n: int, is_binary: bool, slopes: Floats, curvatures: Floats) -> None:
+@kernel
+def slopes_of(about: F8_2D, n: int, is_binary: bool, slopes: F8, curvatures: F8) -> None:
     """Gradient and second derivative of each row's loss by its margin, times its weight."""
     for r in range(n):
         c = about[r, WEIGHT]
@@ -334,8 +309,8 @@ def slopes_of(about: Floats, n: int, is_binary: bool, slopes: Floats, curvatures
             curvatures[r] = c
 
 
-@kernel(f8(RO_F8, RO_F8, I8, F8))
-def pack_slopes(slopes: Floats, curvatures: Floats, packed: Ints, units: Floats) -> float:
+@kernel
+def pack_slopes(slopes: RO_F8, curvatures: RO_F8, packed: I8, units: F8) -> float:
     """Pack gradients and second derivatives (n,); returns the largest gradient.
 
     packed (n,) has both as whole numbers of units[0] and units[1], the gradient in the upper 32
@@ -361,16 +336,16 @@ FIRST, END, NODE, HISTOGRAM, SLOPE, CURVATURE, GAIN, COLUMN, EDGE = range(9)
 N_GROWN = 9
 
 
-@kernel(void(I8, RO_I8, RO_I8, i8), inline=True)
-def clear_histogram(histogram: Ints, used: Ints, n_edges: Ints, n_used: int) -> None:
+@kernel(inline=True)
+def clear_histogram(histogram: I8, used: RO_I8, n_edges: RO_I8, n_used: int) -> None:
     """Empty a histogram: MAX_BINS packed sums for each column."""
     for q in range(n_used):
         for b in range(n_edges[used[q]] + 1):
             histogram[np.uint64(MAX_BINS * q + b)] = 0
 
 
-@kernel(void(I8, I8, RO_I8, RO_I8, i8), inline=True, apart=True)
-def subtract_histogram(whole: Ints, part: Ints, used: Ints, n_edges: Ints, n_used: int) -> None:
+@kernel(inline=True, apart=True)
+def subtract_histogram(whole: I8, part: I8, used: RO_I8, n_edges: RO_I8, n_used: int) -> None:
     """whole -= part."""
     for q in range(n_used):
         line = np.uint64(MAX_BINS * q)
@@ -378,17 +353,17 @@ def subtract_histogram(whole: Ints, part: Ints, used: Ints, n_edges: Ints, n_use
             whole[line + b] -= part[line + b]
 
 
-@kernel(void(I8, i8, i8, i8, I4, _U1_2D, RO_I8, i8, RO_I8), inline=True)
+@kernel(inline=True)
 def fill_histogram(
-    histogram: Ints,
+    histogram: I8,
     sign: int,
     first: int,
     end: int,
-    order: Indices,
-    codes: Bytes,
-    used: Ints,
+    order: I4,
+    codes: U1_2D,
+    used: RO_I8,
     n_used: int,
-    packed: Ints,
+    packed: RO_I8,
 ) -> None:
     """Add rows order[first:end] to a histogram; subtract them with sign -1."""
     # Columns are drawn in increasing order, so all are used if the last is the one of its place.
@@ -407,7 +382,7 @@ def fill_histogram(
                 line += np.uint64(MAX_BINS)
 
 
-@kernel(void(i8, f8, f8, f8, f8, f8, F8, F8, F8), inline=True, apart=True)
+@kernel(inline=True, apart=True)
 def gains_of(
     n: int,
     slope: float,
@@ -415,9 +390,9 @@ def gains_of(
     ridge: float,
     least: float,
     most: float,
-    g: Floats,
-    h: Floats,
-    gains: Floats,
+    g: F8,
+    h: F8,
+    gains: F8,
 ) -> None:
     """gains (n,): what a split with g and h on one side gains, 0 where a side is too small."""
     for b in range(n):
@@ -428,18 +403,18 @@ def gains_of(
         gains[b] = gain if (h[b] >= least) & (h[b] <= most) else 0.0
 
 
-@kernel(void(_I8_2D, i8, RO_I8, RO_I8, i8, F8_2D, F8_2D, f8, f8, F8), inline=True)
+@kernel(inline=True)
 def best_split(
-    histograms: Ints,
+    histograms: I8_2D,
     leaf: int,
-    used: Ints,
-    n_edges: Ints,
+    used: RO_I8,
+    n_edges: RO_I8,
     n_used: int,
-    grown: Floats,
-    sums: Floats,
+    grown: F8_2D,
+    sums: F8_2D,
     least_rows: float,
     ridge: float,
-    units: Floats,
+    units: F8,
 ) -> None:
     """Set GAIN, COLUMN and EDGE of a leaf: the split that lowers the loss most, gain 0 for none.
 
@@ -469,14 +444,14 @@ def best_split(
     grown[leaf, GAIN], grown[leaf, COLUMN], grown[leaf, EDGE] = best - now, column, edge
 
 
-@kernel(i8(i8), inline=True)
+@kernel(inline=True)
 def sort_key(bits: int) -> int:
     """A whole number in the order of the float with these bits (IEEE 754)."""
     return bits ^ ((bits >> 63) & _MOST_KEY)
 
 
-@kernel(f8(F8, RO_F8, I4, i8, i8))
-def median_of(values: Floats, weights: Floats, order: Indices, first: int, end: int) -> float:
+@kernel
+def median_of(values: F8, weights: RO_F8, order: I4, first: int, end: int) -> float:
     """The weighted median of values[r] for rows r in order[first:end], which it partitions.
 
     The range of keys is halved until one is left, at most 64 times. If rows of exactly half the
@@ -517,42 +492,37 @@ def median_of(values: Floats, weights: Floats, order: Indices, first: int, end: 
     return float(0.5 * (median + above))
 
 
-@kernel(
-    void(
-        _U1_2D, i8, RO_F8, RO_F8, RO_I8, F8, F8, RO_I8, i8, F8_2D, I8, i8, f8, f8, f8, f8, f8,
-        I4, I4, _I8_2D, F8_2D, F8_2D, i8, _I4_2D, F8_2D, _I4_2D, F8_2D, _U1_2D, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def grow_tree(
-    codes: Bytes,
+    codes: U1_2D,
     n: int,
-    slopes: Floats,
-    curvatures: Floats,
-    packed: Ints,
-    units: Floats,
-    errors: Floats,
-    used: Ints,
+    slopes: RO_F8,
+    curvatures: RO_F8,
+    packed: RO_I8,
+    units: F8,
+    errors: F8,
+    used: RO_I8,
     n_used: int,
-    edges: Floats,
-    n_edges: Ints,
+    edges: F8_2D,
+    n_edges: I8,
     most_leaves: int,
     step: float,
     ridge: float,
     least_rows: float,
     least_gain: float,
     most_value: float,
-    order: Indices,
-    right: Indices,
-    histograms: Ints,
-    grown: Floats,
-    sums: Floats,
+    order: I4,
+    right: I4,
+    histograms: I8_2D,
+    grown: F8_2D,
+    sums: F8_2D,
     tree: int,
-    feature: Indices,
-    threshold: Floats,
-    left: Indices,
-    value: Floats,
-    leaves: Bytes,
-    about: Floats,
+    feature: I4_2D,
+    threshold: F8_2D,
+    left: I4_2D,
+    value: F8_2D,
+    leaves: U1_2D,
+    about: F8_2D,
 ) -> None:
     """Grow a tree leaf by leaf on the first n rows, and add it to their margins.
 

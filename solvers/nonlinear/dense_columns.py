@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import F8, I8, RO_F8, RO_I4, Floats, Indices, Ints, i8, kernel, void
+from dualstream.solvers.jit import F8, I8, RO_F8, RO_I4, Ints, kernel
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 
@@ -32,9 +32,6 @@ LARGEST_VALUE = 1e38
 COLUMNS, COUNTED, SINCE_REVIEW = range(3)
 """Columns in use, features counted, learned rows since the last review."""
 N_OF_COLUMNS = 3
-
-Singles = npt.NDArray[np.float32]
-"""As in jit.py, for the type checker."""
 
 _CELLS = 2 * MAX_CANDIDATES
 _FREE = -1
@@ -133,8 +130,8 @@ class DenseColumns:
         k[SINCE_REVIEW] = since
 
 
-@kernel(i8(i8, I8), inline=True)
-def cell_of(feature: int, keys: Ints) -> int:
+@kernel(inline=True)
+def cell_of(feature: int, keys: I8) -> int:
     """The cell of a feature, or the free cell where it belongs."""
     last = keys.shape[0] - 1
     cell = (np.int64(feature) * _MULTIPLIER >> 7) & last
@@ -143,9 +140,9 @@ def cell_of(feature: int, keys: Ints) -> int:
     return int(cell)
 
 
-@kernel(void(I8, I8, I8, I8, I8, I8))
+@kernel
 def enter_features(
-    features: Ints, own_columns: Ints, counted: Ints, keys: Ints, columns: Ints, counts: Ints
+    features: I8, own_columns: I8, counted: I8, keys: I8, columns: I8, counts: I8
 ) -> None:
     """Enter features, their columns and counts in an empty table."""
     for i in range(features.shape[0]):
@@ -153,16 +150,9 @@ def enter_features(
         keys[cell], columns[cell], counts[cell] = features[i], own_columns[i], counted[i]
 
 
-@kernel(i8(RO_I4, i8, i8, i8, I8, I8, I8, I8), inline=True, inner=False)
+@kernel(inline=True, inner=False)
 def count_features(
-    indices: Indices,
-    begin: int,
-    end: int,
-    room: int,
-    keys: Ints,
-    columns: Ints,
-    counts: Ints,
-    k: Ints,
+    indices: RO_I4, begin: int, end: int, room: int, keys: I8, columns: I8, counts: I8, k: I8
 ) -> int:
     """Count the features of one learned row and give new ones a column; 1 if done.
 
@@ -188,16 +178,9 @@ def count_features(
     return 1
 
 
-@kernel(void(RO_I4, RO_F8, i8, i8, I8, I8, I8, F8), inline=True)
+@kernel(inline=True)
 def dense_row(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    keys: Ints,
-    columns: Ints,
-    k: Ints,
-    x: Floats,
+    indices: RO_I4, values: RO_F8, begin: int, end: int, keys: I8, columns: I8, k: I8, x: F8
 ) -> None:
     """x[:columns in use]: the row's values in single precision, 0 where it has none."""
     for j in range(k[COLUMNS]):

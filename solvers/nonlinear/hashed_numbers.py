@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from dualstream.solvers.jit import f8, i8, kernel
+from dualstream.solvers.jit import kernel
 
 
-@kernel(f8(i8, i8), inline=True, inner=False)
+@kernel(inline=True, inner=False)
 def drawn_number(seed: int, counter: int) -> float:
     """A number of mean 0 and variance 1, uniform: number `counter` of the sequence of this seed.
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import NotExpressible
-from dualstream.solvers.jit import F8, RO_F8_2D, RO_I8, Flags, Floats, Ints, kernel, void
+from dualstream.solvers.jit import F8, RO_F8_2D, RO_I8, Flags, Floats, Ints, kernel
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.online.class_model import ClassModel, KnownClasses
 from dualstream.solvers.protocols.certificate import Certificate
@@ -136,8 +136,8 @@ def make_multiclass(spec: Spec) -> NonlinearClasses:
     return NonlinearClasses(spec)
 
 
-@kernel(void(RO_F8_2D, RO_I8, F8))
-def summed_losses(scores: Floats, class_ids: Ints, losses: Floats) -> None:
+@kernel
+def summed_losses(scores: RO_F8_2D, class_ids: RO_I8, losses: F8) -> None:
     """losses (n,): logistic losses of the log odds (n, 1 + K), summed over the classes.
 
     The class of a row that is not known counts as one more, with the log odds of column 0.

@@ -11,33 +11,15 @@ In every kernel, for S columns and a ring of W rows
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F4, F4_2D, F8, F8_2D, I8, RO_F8, RO_I4, RO_I8, f4, kernel
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     N_OF_COLUMNS,
     REVIEW_ROWS,
     SINCE_REVIEW,
-    Singles,
     count_features,
     dense_row,
 )
@@ -54,19 +36,18 @@ DONE, NEEDS_COLUMN, NEEDS_REVIEW = range(3)
 START = 0.3
 """Added to the weights of each class."""
 _BLOCK, _RATE = 16, 0.01
-_F4, _F4_2D = types.float32[::1], types.float32[:, ::1]
 
 
-@kernel(void(i8, types.float32, _F4, _F4), inline=True, apart=True)
-def add_squares(n: int, value: Any, column: Singles, distances: Singles) -> None:
+@kernel(inline=True, apart=True)
+def add_squares(n: int, value: f4, column: F4, distances: F4) -> None:
     """distances (n,) += (value - column)^2. Each sum is a row's own: nothing is reduced."""
     for r in range(n):
         apart = value - column[r]
         distances[r] += apart * apart
 
 
-@kernel(i8(i8, _F4, F8_2D), inline=True)
-def nearest(n: int, distances: Singles, near: Floats) -> int:
+@kernel(inline=True)
+def nearest(n: int, distances: F4, near: F8_2D) -> int:
     """Fill `near` with the nearest rows, nearest first; their number. Ties: the lower place."""
     most = near.shape[1]
     count, limit = 0, np.float32(np.inf)
@@ -91,10 +72,8 @@ def nearest(n: int, distances: Singles, near: Floats) -> int:
     return count
 
 
-@kernel(i8(F8, I8, F8_2D, _F4_2D, _F4, F8_2D), inline=True)
-def find_near(
-    x: Floats, k: Ints, moments: Floats, ring: Singles, distances: Singles, near: Floats
-) -> int:
+@kernel(inline=True)
+def find_near(x: F8, k: I8, moments: F8_2D, ring: F4_2D, distances: F4, near: F8_2D) -> int:
     """Fill `near` with the rows nearest to one dense row x; their number."""
     n = k[ROWS]
     for r in range(n):
@@ -104,18 +83,18 @@ def find_near(
     return nearest(n, distances, near)
 
 
-@kernel(f8(F8, b1, f8, I8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D), inline=True)
+@kernel(inline=True)
 def score_of(
-    x: Floats,
+    x: F8,
     is_binary: bool,
     sharpness: float,
-    k: Ints,
-    mean: Floats,
-    moments: Floats,
-    ring: Singles,
-    about: Floats,
-    distances: Singles,
-    near: Floats,
+    k: I8,
+    mean: F8,
+    moments: F8_2D,
+    ring: F4_2D,
+    about: F8_2D,
+    distances: F4,
+    near: F8_2D,
 ) -> float:
     """The score of one dense row x."""
     if k[ROWS] == 0:
@@ -139,8 +118,8 @@ def score_of(
     return float(positive / negative) if negative > 0.0 else float(mean[0])
 
 
-@kernel(void(i8, F8, I8, F8_2D, _F4_2D), inline=True)
-def enter_values(at: int, x: Floats, k: Ints, moments: Floats, ring: Singles) -> None:
+@kernel(inline=True)
+def enter_values(at: int, x: F8, k: I8, moments: F8_2D, ring: F4_2D) -> None:
     """Count a dense row x in the moments, and write it to place `at` of the ring."""
     count_moments(k[COLUMNS], x, moments)
     for j in range(k[COLUMNS]):
@@ -149,35 +128,30 @@ def enter_values(at: int, x: Floats, k: Ints, moments: Floats, ring: Singles) ->
     k[ROWS] = min(k[ROWS] + 1, ring.shape[1])
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, f8, I8, I8, I8, I8, F8, F8, F8_2D,
-        _F4_2D, F8_2D, _F4, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
-    losses: Floats,
+    scores: F8,
+    losses: F8,
     is_binary: bool,
     reach: float,
     sharpness: float,
-    keys: Ints,
-    columns: Ints,
-    counts: Ints,
-    k: Ints,
-    mean: Floats,
-    x: Floats,
-    moments: Floats,
-    ring: Singles,
-    about: Floats,
-    distances: Singles,
-    near: Floats,
+    keys: I8,
+    columns: I8,
+    counts: I8,
+    k: I8,
+    mean: F8,
+    x: F8,
+    moments: F8_2D,
+    ring: F4_2D,
+    about: F8_2D,
+    distances: F4,
+    near: F8_2D,
 ) -> tuple[int, int]:
     """Score rows from `start` on and enter them in the ring; the next row and why it stopped."""
     for i in range(start, labels.shape[0]):
@@ -216,28 +190,24 @@ def learn_rows(
     return labels.shape[0], DONE
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, F8, b1, f8, I8, I8, I8, F8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8,
     is_binary: bool,
     sharpness: float,
-    keys: Ints,
-    columns: Ints,
-    k: Ints,
-    mean: Floats,
-    x: Floats,
-    moments: Floats,
-    ring: Singles,
-    about: Floats,
-    distances: Singles,
-    near: Floats,
+    keys: I8,
+    columns: I8,
+    k: I8,
+    mean: F8,
+    x: F8,
+    moments: F8_2D,
+    ring: F4_2D,
+    about: F8_2D,
+    distances: F4,
+    near: F8_2D,
 ) -> None:
     """Scores (n,) of rows."""
     for i in range(scores.shape[0]):
@@ -247,8 +217,8 @@ def score_rows(
         )
 
 
-@kernel(void(f8, i8, F8_2D, F8_2D, F8), inline=True)
-def class_odds(sharpness: float, count: int, about: Floats, near: Floats, out: Floats) -> None:
+@kernel(inline=True)
+def class_odds(sharpness: float, count: int, about: F8_2D, near: F8_2D, out: F8) -> None:
     """out (1 + K,): the log odds of each class by the votes of the rows in `near`.
 
     Sums are in the order of the rows, as `score_of` adds them for one class against the rest.
@@ -276,31 +246,26 @@ def class_odds(sharpness: float, count: int, about: Floats, near: Floats, out: F
             out[1 + int(label)] = math.log((START + positive) / (START + negative))
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_I8, RO_F8, i8, F8_2D, f8, I8, I8, I8, I8, F8, F8_2D, _F4_2D,
-        F8_2D, _F4, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def learn_classes(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    class_ids: Ints,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    class_ids: RO_I8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
+    scores: F8_2D,
     sharpness: float,
-    keys: Ints,
-    columns: Ints,
-    counts: Ints,
-    k: Ints,
-    x: Floats,
-    moments: Floats,
-    ring: Singles,
-    about: Floats,
-    distances: Singles,
-    near: Floats,
+    keys: I8,
+    columns: I8,
+    counts: I8,
+    k: I8,
+    x: F8,
+    moments: F8_2D,
+    ring: F4_2D,
+    about: F8_2D,
+    distances: F4,
+    near: F8_2D,
 ) -> tuple[int, int]:
     """As `learn_rows`, for classes: class_ids (n,), scores (n, 1 + K)."""
     for i in range(start, weights.shape[0]):
@@ -325,26 +290,22 @@ def learn_classes(
     return weights.shape[0], DONE
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, F8_2D, f8, I8, I8, I8, F8, F8_2D, _F4_2D, F8_2D, _F4, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def score_classes(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8_2D,
     sharpness: float,
-    keys: Ints,
-    columns: Ints,
-    k: Ints,
-    x: Floats,
-    moments: Floats,
-    ring: Singles,
-    about: Floats,
-    distances: Singles,
-    near: Floats,
+    keys: I8,
+    columns: I8,
+    k: I8,
+    x: F8,
+    moments: F8_2D,
+    ring: F4_2D,
+    about: F8_2D,
+    distances: F4,
+    near: F8_2D,
 ) -> None:
     """Scores (n, 1 + K) of rows, which are 0 before."""
     if k[ROWS] == 0:

@@ -9,24 +9,7 @@ In every kernel, besides the arrays of net_kernels.py, for 1 + K outputs (see cl
 import math
 
 from dualstream.solvers.features.column_table import HELD, ROWS, SAMPLES, USED, emit_row
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I4_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I4, I4_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
 from dualstream.solvers.nonlinear.net_kernels import (
     FAR,
     LARGEST_INPUT,
@@ -43,8 +26,8 @@ from dualstream.solvers.nonlinear.softmax import softmax
 from dualstream.solvers.rows.scalar import clip
 
 
-@kernel(void(F8_2D, F8, F8), inline=True)
-def margins_of(outputs: Floats, q: Floats, out: Floats) -> None:
+@kernel(inline=True)
+def margins_of(outputs: F8_2D, q: F8, out: F8) -> None:
     """out (1 + K,): the margin of each output for the second units q (L,)."""
     last = q.shape[0]
     for c in range(out.shape[0]):
@@ -54,9 +37,9 @@ def margins_of(outputs: Floats, q: Floats, out: Floats) -> None:
         out[c] = margin
 
 
-@kernel(void(i8, f8, f8, F8_2D, F8, F8, F8), inline=True)
+@kernel(inline=True)
 def descend_outputs(
-    target: int, weight: float, step: float, outputs: Floats, p: Floats, q: Floats, dq: Floats
+    target: int, weight: float, step: float, outputs: F8_2D, p: F8, q: F8, dq: F8
 ) -> None:
     """A step of the outputs' weights along the gradient of the softmax loss at probabilities p.
 
@@ -79,45 +62,40 @@ def descend_outputs(
             dq[i] = 0.0
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_I8, RO_F8, i8, F8_2D, f8, i8, I4_2D, I4, F8_2D, I4, F8, F8, I8,
-        RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, I4, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    class_ids: Ints,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    class_ids: RO_I8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
+    scores: F8_2D,
     step: float,
     seed: int,
-    slot_of: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
-    idx: Indices,
-    val: Floats,
-    first: Floats,
-    second: Floats,
-    biases: Floats,
-    outputs: Floats,
-    p: Floats,
-    z: Floats,
-    q: Floats,
-    dz: Floats,
-    dq: Floats,
+    slot_of: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    bases: RO_F8_2D,
+    starts: RO_F8,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
+    idx: I4,
+    val: F8,
+    first: F8_2D,
+    second: F8_2D,
+    biases: F8_2D,
+    outputs: F8_2D,
+    p: F8,
+    z: F8,
+    q: F8,
+    dz: F8,
+    dq: F8,
 ) -> int:
     """As net_kernels.learn_rows; scores (n, 1 + K) are margins, class_ids (n,) the classes."""
     units = z.shape[0]
@@ -160,35 +138,30 @@ def learn_rows(
     return int(weights.shape[0])
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, F8_2D, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, I8, F8_2D,
-        F8_2D, F8_2D, F8_2D, F8_2D, F8_2D, F8, F8,
-    )
-)  # fmt: skip
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    slot_of: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
-    first: Floats,
-    second: Floats,
-    biases: Floats,
-    outputs: Floats,
-    z: Floats,
-    q: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8_2D,
+    slot_of: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    bases: RO_F8_2D,
+    starts: RO_F8,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
+    first: F8_2D,
+    second: F8_2D,
+    biases: F8_2D,
+    outputs: F8_2D,
+    z: F8,
+    q: F8,
 ) -> None:
     """Margins (n, 1 + K) of rows; the scratch arrays have room."""
     for i in range(scores.shape[0]):

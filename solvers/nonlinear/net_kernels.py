@@ -24,25 +24,7 @@ from dualstream.solvers.features.column_table import (
     emit_row,
     position_of,
 )
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I4_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I4, I4_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
@@ -62,8 +44,8 @@ FAR = 8.0
 __all__ = ["N_INTS", "learn_rows", "score_rows"]
 
 
-@kernel(void(f8, f8, F8, F8, F8), inline=True, apart=True)
-def descend(x: float, step: float, slopes: Floats, weights: Floats, sums: Floats) -> None:
+@kernel(inline=True, apart=True)
+def descend(x: float, step: float, slopes: F8, weights: F8, sums: F8) -> None:
     """An AdaGrad step of weights whose gradients are x times `slopes`."""
     for k in range(weights.shape[0]):
         gradient = slopes[k] * x
@@ -71,23 +53,16 @@ def descend(x: float, step: float, slopes: Floats, weights: Floats, sums: Floats
         weights[k] -= step * gradient / math.sqrt(sums[k])
 
 
-@kernel(void(f8, F8, F8), inline=True, apart=True)
-def add_times(x: float, weights: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def add_times(x: float, weights: F8, out: F8) -> None:
     """out += x weights."""
     for k in range(out.shape[0]):
         out[k] += x * weights[k]
 
 
-@kernel(i8(RO_I4, RO_F8, i8, i8, I4_2D, i8, I4, F8), inline=True)
+@kernel(inline=True)
 def known_entries(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    buckets: Indices,
-    free: int,
-    idx: Indices,
-    val: Floats,
+    indices: RO_I4, values: RO_F8, begin: int, end: int, buckets: I4_2D, free: int, idx: I4, val: F8
 ) -> int:
     """Copy the entries of a row whose feature has a slot, or gets one of `free` more."""
     n = 0
@@ -101,9 +76,9 @@ def known_entries(
     return n
 
 
-@kernel(void(i8, i8, I4, F8_2D, i8, i8, f8), inline=True)
+@kernel(inline=True)
 def start_weights(
-    first: int, used: int, touched: Indices, table: Floats, units: int, seed: int, size: float
+    first: int, used: int, touched: I4, table: F8_2D, units: int, seed: int, size: float
 ) -> None:
     """Draw the weights of slots `first` to `used`."""
     for slot in range(first, used):
@@ -112,17 +87,9 @@ def start_weights(
             table[slot, k] = drawn_number(seed, int(number)) * size
 
 
-@kernel(void(i8, I8, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8), inline=True)
+@kernel(inline=True)
 def forward_hidden(
-    n: int,
-    slots: Ints,
-    h: Floats,
-    table: Floats,
-    first: Floats,
-    second: Floats,
-    biases: Floats,
-    z: Floats,
-    q: Floats,
+    n: int, slots: I8, h: F8, table: F8_2D, first: F8_2D, second: F8_2D, biases: F8, z: F8, q: F8
 ) -> None:
     """z and q are the outputs of the hidden units for n entries h; biases (L,) of the second."""
     units, last = z.shape[0], q.shape[0]
@@ -142,20 +109,18 @@ def forward_hidden(
         q[i] = max(q[i], 0.0)
 
 
-@kernel(
-    f8(i8, I8, F8, F8_2D, F8_2D, F8_2D, F8_2D, f8, F8, F8), inline=True
-)  # fmt: skip
+@kernel(inline=True)
 def forward(
     n: int,
-    slots: Ints,
-    h: Floats,
-    table: Floats,
-    first: Floats,
-    second: Floats,
-    third: Floats,
+    slots: I8,
+    h: F8,
+    table: F8_2D,
+    first: F8_2D,
+    second: F8_2D,
+    third: F8_2D,
     bias: float,
-    z: Floats,
-    q: Floats,
+    z: F8,
+    q: F8,
 ) -> float:
     """The net's output for n entries h; z and q are the outputs of the hidden units."""
     forward_hidden(n, slots, h, table, first, second, third[0], z, q)
@@ -165,22 +130,20 @@ def forward(
     return out
 
 
-@kernel(
-    void(f8, i8, I8, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8, F8), inline=True
-)  # fmt: skip
+@kernel(inline=True)
 def backward_hidden(
     step: float,
     n: int,
-    slots: Ints,
-    h: Floats,
-    table: Floats,
-    first: Floats,
-    second: Floats,
-    biases: Floats,
-    sums: Floats,
-    z: Floats,
-    dz: Floats,
-    dq: Floats,
+    slots: I8,
+    h: F8,
+    table: F8_2D,
+    first: F8_2D,
+    second: F8_2D,
+    biases: F8,
+    sums: F8,
+    z: F8,
+    dz: F8,
+    dq: F8,
 ) -> None:
     """A step of all weights before the second units; dq (L,) are the derivatives by their sums."""
     units, last = z.shape[0], dq.shape[0]
@@ -207,24 +170,22 @@ def backward_hidden(
             descend(h[p], step, dz, block[:units], block[units : 2 * units])
 
 
-@kernel(
-    void(f8, f8, i8, I8, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8, F8), inline=True
-)  # fmt: skip
+@kernel(inline=True)
 def backward(
     slope: float,
     step: float,
     n: int,
-    slots: Ints,
-    h: Floats,
-    table: Floats,
-    first: Floats,
-    second: Floats,
-    third: Floats,
-    f: Floats,
-    z: Floats,
-    q: Floats,
-    dz: Floats,
-    dq: Floats,
+    slots: I8,
+    h: F8,
+    table: F8_2D,
+    first: F8_2D,
+    second: F8_2D,
+    third: F8_2D,
+    f: F8,
+    z: F8,
+    q: F8,
+    dz: F8,
+    dq: F8,
 ) -> None:
     """One step along the gradient, `slope` being the derivative of the loss by the output."""
     f[SUM_OF_BIAS] += slope * slope
@@ -235,46 +196,41 @@ def backward(
     backward_hidden(step, n, slots, h, table, first, second, third[0], third[1], z, dz, dq)
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, F8, F8, b1, f8, f8, i8, I4_2D, I4, F8_2D, I4, F8, F8,
-        I8, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, I4, F8, F8_2D, F8_2D, F8_2D, F8, F8, F8, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
-    losses: Floats,
+    scores: F8,
+    losses: F8,
     is_binary: bool,
     reach: float,
     step: float,
     seed: int,
-    buckets: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
-    idx: Indices,
-    val: Floats,
-    first: Floats,
-    second: Floats,
-    third: Floats,
-    z: Floats,
-    q: Floats,
-    dz: Floats,
-    dq: Floats,
+    buckets: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    bases: RO_F8_2D,
+    starts: RO_F8,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
+    idx: I4,
+    val: F8,
+    first: F8_2D,
+    second: F8_2D,
+    third: F8_2D,
+    z: F8,
+    q: F8,
+    dz: F8,
+    dq: F8,
 ) -> int:
     """Score and learn rows `start` to n; return n, or the first row that needs more room.
 
@@ -340,35 +296,30 @@ def learn_rows(
     return int(labels.shape[0])
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, F8, b1, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_F8_2D, RO_F8, I8, F8_2D,
-        F8_2D, F8_2D, F8_2D, F8_2D, F8, F8,
-    )
-)  # fmt: skip
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8,
     is_binary: bool,
-    buckets: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
-    first: Floats,
-    second: Floats,
-    third: Floats,
-    z: Floats,
-    q: Floats,
+    buckets: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    bases: RO_F8_2D,
+    starts: RO_F8,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
+    first: F8_2D,
+    second: F8_2D,
+    third: F8_2D,
+    z: F8,
+    q: F8,
 ) -> None:
     """Scores (n,) of rows; the scratch arrays have room."""
     for i in range(scores.shape[0]):

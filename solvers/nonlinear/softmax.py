@@ -1,6 +1,6 @@
 """Softmax of margins, and log odds of each class against all others."""
 
-from dualstream.solvers.jit import F8, F8_2D, Floats, f8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, kernel
 from dualstream.solvers.rows.scalar import clip, exp_of, log_of
 
 MAX_MARGIN = 300.0
@@ -9,8 +9,8 @@ MAX_LOG_ODDS = 40.0
 """As the portfolio's limit of a score."""
 
 
-@kernel(f8(F8), inline=True)
-def total_of(numbers: Floats) -> float:
+@kernel(inline=True)
+def total_of(numbers: F8) -> float:
     """The sum of numbers (K,); in four parts, as each addition waits for the previous one."""
     size = numbers.shape[0]
     whole = size - size % 4
@@ -25,15 +25,15 @@ def total_of(numbers: Floats) -> float:
     return (s0 + s1) + (s2 + s3)
 
 
-@kernel(void(F8, F8), inline=True, apart=True)
-def exponentials(margins: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def exponentials(margins: F8, out: F8) -> None:
     """out (K,): exp of margins (K,), which are within MAX_MARGIN."""
     for c in range(out.shape[0]):
         out[c] = exp_of(max(min(margins[c], MAX_MARGIN), -MAX_MARGIN))
 
 
-@kernel(void(F8, F8), inline=True, apart=True)
-def softmax(margins: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def softmax(margins: F8, out: F8) -> None:
     """out (K,): the probability of each class by its margin (K,)."""
     exponentials(margins, out)
     share = 1.0 / total_of(out)
@@ -41,8 +41,8 @@ def softmax(margins: Floats, out: Floats) -> None:
         out[c] *= share
 
 
-@kernel(void(F8_2D, F8_2D), apart=True)
-def log_odds_of(margins: Floats, out: Floats) -> None:
+@kernel(apart=True)
+def log_odds_of(margins: F8_2D, out: F8_2D) -> None:
     """out (n, K): log(p / (1 - p)) for the softmax p of each row of margins (n, K), K >= 2.
 
     Only of the likeliest class the rest would cancel: it is summed over the others.

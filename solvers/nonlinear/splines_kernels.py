@@ -16,30 +16,13 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F4, F4_2D, F8, F8_2D, I8, I8_2D, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import logistic_root
 from dualstream.solvers.nonlinear.dense_columns import (
     COLUMNS,
     N_OF_COLUMNS,
     REVIEW_ROWS,
     SINCE_REVIEW,
-    Singles,
     count_features,
     dense_row,
 )
@@ -57,31 +40,26 @@ DONE, NEEDS_COLUMN, NEEDS_KNOTS, NEEDS_REVIEW = range(4)
 """Why `locate_rows` returns; only NEEDS_COLUMN comes before the row."""
 
 _DAMPING, _RATE = 0.1, 0.01
-_F4, _F4_2D, _I8_2D = types.float32[::1], types.float32[:, ::1], i8[:, ::1]
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_I8, RO_I4, RO_F8, RO_F8, i8, I8, I8, I8, I8, F8, F8_2D, I8, _F4_2D, _I8_2D, F8_2D, I8,
-    )
-)  # fmt: skip
+@kernel
 def locate_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    weights: RO_F8,
     start: int,
-    keys: Ints,
-    columns: Ints,
-    counts: Ints,
-    k: Ints,
-    x: Floats,
-    knots: Floats,
-    n_knots: Ints,
-    ring: Singles,
-    at: Ints,
-    share: Floats,
-    used: Ints,
+    keys: I8,
+    columns: I8,
+    counts: I8,
+    k: I8,
+    x: F8,
+    knots: F8_2D,
+    n_knots: I8,
+    ring: F4_2D,
+    at: I8_2D,
+    share: F8_2D,
+    used: I8,
 ) -> tuple[int, int]:
     """Locate at most R rows from `start` on among the knots, and enter those of positive weight in
     the ring; the next row and why it stopped.
@@ -127,8 +105,8 @@ def locate_rows(
     return end, DONE
 
 
-@kernel(f8(i8, RO_I8, RO_F8, RO_F8, RO_F8), inline=True)
-def score_at(with_knots: int, at: Ints, share: Floats, f: Floats, ordinates: Floats) -> float:
+@kernel(inline=True)
+def score_at(with_knots: int, at: RO_I8, share: RO_F8, f: RO_F8, ordinates: RO_F8) -> float:
     """The score of one row."""
     score = float(f[INTERCEPT])
     for q in range(with_knots):
@@ -138,8 +116,8 @@ def score_at(with_knots: int, at: Ints, share: Floats, f: Floats, ordinates: Flo
     return score
 
 
-@kernel(f8(i8, f8, f8, f8, F8), inline=True)
-def curve(knot: int, part: float, c: float, decay: float, curvatures: Floats) -> float:
+@kernel(inline=True)
+def curve(knot: int, part: float, c: float, decay: float, curvatures: F8) -> float:
     """Add to the curvature of a knot; the square of the step's direction in the row, 0 for none."""
     if part == 0.0:
         return 0.0
@@ -147,25 +125,25 @@ def curve(knot: int, part: float, c: float, decay: float, curvatures: Floats) ->
     return float(part * part / (_DAMPING + curvatures[knot]))
 
 
-@kernel(void(RO_F8, RO_F8, i8, i8, i8, F8, F8, b1, f8, f8, i8, _I8_2D, F8_2D, I8, F8, F8, F8))
+@kernel
 def learn_rows(
-    labels: Floats,
-    weights: Floats,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
     end: int,
     learned: int,
-    scores: Floats,
-    losses: Floats,
+    scores: F8,
+    losses: F8,
     is_binary: bool,
     reach: float,
     decay: float,
     with_knots: int,
-    at: Ints,
-    share: Floats,
-    used: Ints,
-    f: Floats,
-    ordinates: Floats,
-    curvatures: Floats,
+    at: I8_2D,
+    share: F8_2D,
+    used: I8,
+    f: F8,
+    ordinates: F8,
+    curvatures: F8,
 ) -> None:
     """Score rows `start` to `end` and take their Newton steps, after `learned` rows.
 
@@ -222,8 +200,8 @@ def learn_rows(
                 ordinates[knot[q] + 1] += step * high * of_column / above
 
 
-@kernel(i8(_F4, F8))
-def place_knots(values: Singles, knots: Floats) -> int:
+@kernel
+def place_knots(values: F4, knots: F8) -> int:
     """Place knots (KNOTS,) at quantiles of sorted values (n > 0), the rest 0; their number."""
     n, count = values.shape[0], 0
     for q in range(KNOTS):
@@ -236,10 +214,8 @@ def place_knots(values: Singles, knots: Floats) -> int:
     return count
 
 
-@kernel(void(i8, RO_F8, i8, RO_F8, F8, F8))
-def carry_over(
-    n_old: int, old: Floats, count: int, new: Floats, ordinates: Floats, out: Floats
-) -> None:
+@kernel
+def carry_over(n_old: int, old: RO_F8, count: int, new: RO_F8, ordinates: F8, out: F8) -> None:
     """Move the `ordinates` (KNOTS,) of a function from `n_old` old knots to `count` new ones.
 
     out (KNOTS,) is scratch.
@@ -258,9 +234,9 @@ def carry_over(
         ordinates[q] = out[q]
 
 
-@kernel(void(i8, _I8_2D, F8_2D, RO_F8, RO_F8, F8))
+@kernel
 def score_rows(
-    with_knots: int, at: Ints, share: Floats, f: Floats, ordinates: Floats, scores: Floats
+    with_knots: int, at: I8_2D, share: F8_2D, f: RO_F8, ordinates: RO_F8, scores: F8
 ) -> None:
     """Scores (R,) of rows."""
     for i in range(scores.shape[0]):

@@ -8,7 +8,7 @@ at that distance: one broken reading changes the scale by little.
 
 import math
 
-from dualstream.solvers.jit import F8, F8_2D, Floats, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, kernel
 from dualstream.solvers.rows.scalar import clip
 
 COUNT, MEAN, MEAN_SQUARE = range(3)
@@ -18,8 +18,8 @@ MEMORY = 2000.0
 REACH = 8.0
 
 
-@kernel(void(i8, F8, F8_2D), inline=True, inner=False)
-def count_moments(n: int, x: Floats, moments: Floats) -> None:
+@kernel(inline=True, inner=False)
+def count_moments(n: int, x: F8, moments: F8_2D) -> None:
     """Count one row of n columns."""
     for j in range(n):
         rows = moments[COUNT, j] + 1.0
@@ -35,8 +35,8 @@ def count_moments(n: int, x: Floats, moments: Floats) -> None:
         moments[MEAN_SQUARE, j] = square + rate * ((1.0 - rate) * apart * apart - square)
 
 
-@kernel(f8(f8, i8, F8_2D), inline=True, inner=False)
-def standardised(value: float, j: int, moments: Floats) -> float:
+@kernel(inline=True, inner=False)
+def standardised(value: float, j: int, moments: F8_2D) -> float:
     """The distance of a value of column j from its mean, in standard deviations, at most REACH."""
     square = moments[MEAN_SQUARE, j]
     if not square > 0.0:

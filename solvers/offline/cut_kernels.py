@@ -2,34 +2,12 @@
 
 import math
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_I4, RO_I8, U1, kernel
 
 
-@kernel(f8(RO_F8, RO_F8, RO_F8, f8, f8, F8, F8))
+@kernel
 def line_search(
-    margins: Floats,
-    moves: Floats,
-    costs: Floats,
-    slope: float,
-    curve: float,
-    steps: Floats,
-    jumps: Floats,
+    margins: RO_F8, moves: RO_F8, costs: RO_F8, slope: float, curve: float, steps: F8, jumps: F8
 ) -> float:
     """argmin over k >= 0 of  slope k + curve k^2 / 2 + sum_i costs_i max(0, 1 - m_i - k moves_i).
 
@@ -90,20 +68,20 @@ def line_search(
     return float(low)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, f8, RO_F8, RO_F8, RO_F8, i8, F8_2D, F8, I8, U1))
+@kernel
 def cuts_at(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
     bias: float,
-    labels: Floats,
-    costs: Floats,
-    margins: Floats,
+    labels: RO_F8,
+    costs: RO_F8,
+    margins: RO_F8,
     parts: int,
-    planes: Floats,
-    offsets: Floats,
-    sizes: Ints,
-    active: Bytes,
+    planes: F8_2D,
+    offsets: F8,
+    sizes: I8,
+    active: U1,
 ) -> None:
     """The cut of each part of the rows at the point with these margins y_i h_i.w.
 

@@ -24,16 +24,12 @@ from dualstream.solvers.jit import (
     I8,
     RO_F8,
     RO_F8_2D,
+    RO_I4_2D,
     RO_I8_2D,
     Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
     kernel,
 )
-from dualstream.solvers.offline.dual_sweep import AHEAD, CURVATURE, DUAL, LABEL, RO_I4_2D, STEP
+from dualstream.solvers.offline.dual_sweep import AHEAD, CURVATURE, DUAL, LABEL, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.method import Method, Start, first_duals
 from dualstream.solvers.offline.options import CYCLIC, PERMUTED, RANDOM
@@ -159,24 +155,24 @@ class Descent:
         return bounds
 
 
-@kernel(i8(RO_I8_2D, RO_I4_2D, RO_F8_2D, f8, f8, f8, I8, i8, RO_F8, i8, b1, f8, f8, F8, F8_2D, F8))
+@kernel
 def descend(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
+    indptr: RO_I8_2D,
+    indices: RO_I4_2D,
+    values: RO_F8_2D,
     bias: float,
     gamma: float,
     hi: float,
-    order: Ints,
+    order: I8,
     active: int,
-    draws: Floats,
+    draws: RO_F8,
     visiting: int,
     shrinking: bool,
     most_before: float,
     least_before: float,
-    w: Floats,
-    table: Floats,
-    out: Floats,
+    w: F8,
+    table: F8_2D,
+    out: F8,
 ) -> int:
     """Passes over order[:active], one or as many as there are `draws` for; return all visits.
 

@@ -5,18 +5,18 @@ Sums run in a fixed order: the same bits on any number of threads.
 
 import math
 
-from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, Floats, b1, f8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, kernel
 
 _BLOCK, _TILE = 32, 256
 
 
-@kernel(void(F8, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, f8, f8), apart=True, inner=True)
+@kernel(apart=True, inner=True)
 def subtract_four(
-    out: Floats,
-    first: Floats,
-    second: Floats,
-    third: Floats,
-    fourth: Floats,
+    out: F8,
+    first: RO_F8,
+    second: RO_F8,
+    third: RO_F8,
+    fourth: RO_F8,
     a: float,
     b: float,
     c: float,
@@ -27,15 +27,15 @@ def subtract_four(
         out[j] -= (a * first[j] + b * second[j]) + (c * third[j] + d * fourth[j])
 
 
-@kernel(void(F8, RO_F8, f8), apart=True, inner=True)
-def subtract(out: Floats, row: Floats, a: float) -> None:
+@kernel(apart=True, inner=True)
+def subtract(out: F8, row: RO_F8, a: float) -> None:
     """out -= a row."""
     for j in range(out.shape[0]):
         out[j] -= a * row[j]
 
 
-@kernel(f8(RO_F8, RO_F8))
-def dot(a: Floats, b: Floats) -> float:
+@kernel
+def dot(a: RO_F8, b: RO_F8) -> float:
     """a.b in eight sums, because each addition waits for the previous one."""
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     n = a.shape[0]
@@ -54,8 +54,8 @@ def dot(a: Floats, b: Floats) -> float:
     return ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
 
 
-@kernel(b1(F8_2D))
-def factor(a: Floats) -> bool:
+@kernel
+def factor(a: F8_2D) -> bool:
     """Cholesky: a symmetric matrix becomes U with U'U = A, in place; False for a pivot <= 0.
 
     a (n, n): its lower half is neither read nor written. Cost O(n^3 / 3).
@@ -88,8 +88,8 @@ def factor(a: Floats) -> bool:
     return True
 
 
-@kernel(void(RO_F8_2D, F8_2D))
-def solve_factored(u: Floats, b: Floats) -> None:
+@kernel
+def solve_factored(u: RO_F8_2D, b: F8_2D) -> None:
     """Each row of b becomes (U'U)^-1 b, in place.
 
     u (n, n)   of `factor`;  b (k, n)   k right-hand sides. Cost O(k n^2).
@@ -104,8 +104,8 @@ def solve_factored(u: Floats, b: Floats) -> None:
             b[r, i] = (b[r, i] - dot(u[i, i + 1 :], b[r, i + 1 :])) / u[i, i]
 
 
-@kernel(void(RO_F8_2D, RO_F8, F8))
-def times(a: Floats, x: Floats, out: Floats) -> None:
+@kernel
+def times(a: RO_F8_2D, x: RO_F8, out: F8) -> None:
     """out = a x."""
     for i in range(a.shape[0]):
         out[i] = dot(a[i], x)

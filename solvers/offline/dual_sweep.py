@@ -1,24 +1,8 @@
 """Kernel of sequential steps on single dual variables (l2), shared by several methods."""
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_F8_2D,
-    RO_I8,
-    RO_I8_2D,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i4,
-    kernel,
-    types,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4_2D, RO_I8, RO_I8_2D, kernel
 from dualstream.solvers.losses.loss_kernels import dual_argmin
 from dualstream.solvers.rows.scalar import prefetch
-
-RO_I4_2D = types.Array(i4, 2, "C", readonly=True)
 
 LABEL, STEP, CURVATURE, DUAL = range(4)
 """Columns of `table`: one cache line has all numbers of a row's step."""
@@ -28,16 +12,16 @@ LABEL, STEP, CURVATURE, DUAL = range(4)
 AHEAD = 12
 
 
-@kernel(f8(RO_I8_2D, RO_I4_2D, RO_F8_2D, RO_F8, f8, RO_I8, F8, F8_2D))
+@kernel
 def sweep(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    loss: Floats,
+    indptr: RO_I8_2D,
+    indices: RO_I4_2D,
+    values: RO_F8_2D,
+    loss: RO_F8,
     bias: float,
-    order: Ints,
-    w: Floats,
-    table: Floats,
+    order: RO_I8,
+    w: F8,
+    table: F8_2D,
 ) -> float:
     """Dual steps on the rows of `order`; return sum of a_i times the gap of row i as visited.
 

@@ -4,32 +4,20 @@ h_i is row i followed by `bias`. Columns are renumbered: only those that occur, 
 Active rows are those with 1 - y_i z_i > 0.
 """
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_I4, RO_I8, kernel
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, f8, RO_F8, RO_F8, RO_F8, F8_2D, F8))
+@kernel
 def normal_equations(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
     bias: float,
-    labels: Floats,
-    costs: Floats,
-    short: Floats,
-    matrix: Floats,
-    right: Floats,
+    labels: RO_F8,
+    costs: RO_F8,
+    short: RO_F8,
+    matrix: F8_2D,
+    right: F8,
 ) -> None:
     """matrix += sum of costs h h', right += sum of costs y h, over rows with short > 0.
 
@@ -52,8 +40,8 @@ def normal_equations(
         right[last] += c * bias * labels[i]
 
 
-@kernel(f8(RO_F8, RO_F8, RO_F8, f8, f8))
-def step_length(short: Floats, change: Floats, costs: Floats, slope: float, curve: float) -> float:
+@kernel
+def step_length(short: RO_F8, change: RO_F8, costs: RO_F8, slope: float, curve: float) -> float:
     """argmin over t >= 0 of sum of costs max(0, short + t change)^2 / 2 + slope t + curve t^2 / 2.
 
     Convex and piecewise quadratic: bracketed Newton on its derivative ends after finitely many

@@ -32,11 +32,7 @@ from dualstream.solvers.jit import (
     Floats,
     Indices,
     Ints,
-    b1,
-    f8,
-    i8,
     kernel,
-    void,
 )
 from dualstream.solvers.losses.loss_kernels import loss_curvature, loss_slope, loss_value
 from dualstream.solvers.rows.scalar import soft
@@ -173,15 +169,15 @@ def mean_loss(rows: Rows, loss: Floats, weights: Floats) -> float:
     return float(value)
 
 
-@kernel(i8(RO_I8, RO_I4, RO_F8, RO_I4, I8, I4, F8))
+@kernel
 def pick_columns(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    column_of: Indices,
-    out_indptr: Ints,
-    out_indices: Indices,
-    out_values: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    column_of: RO_I4,
+    out_indptr: I8,
+    out_indices: I4,
+    out_values: F8,
 ) -> int:
     """Write the entries whose new index is >= 0, at that index; return their number."""
     nnz = 0
@@ -194,20 +190,20 @@ def pick_columns(
     return nnz
 
 
-@kernel(f8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, f8, RO_F8, F8, F8))
+@kernel
 def evaluate(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     bias: float,
-    loss: Floats,
+    loss: RO_F8,
     lam: float,
     sigma: float,
-    w: Floats,
-    scores: Floats,
-    gradient: Floats,
+    w: RO_F8,
+    scores: F8,
+    gradient: F8,
 ) -> float:
     """F(w); writes the scores (n,), and the gradient (width + 1,) of F without lambda |w|_1."""
     n, end = labels.shape[0], w.shape[0] - 1
@@ -230,8 +226,8 @@ def evaluate(
     return value + penalty
 
 
-@kernel(f8(RO_F8, RO_F8, f8, f8))
-def optimality(w: Floats, gradient: Floats, lam: float, bias: float) -> float:
+@kernel
+def optimality(w: RO_F8, gradient: RO_F8, lam: float, bias: float) -> float:
     """delta of (2.45); an unused intercept does not count."""
     end, total = w.shape[0] - 1, 0.0
     for j in range(end):
@@ -245,18 +241,18 @@ def optimality(w: Floats, gradient: Floats, lam: float, bias: float) -> float:
     return math.sqrt(total / max(count, 1))
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, RO_F8, F8_2D), inner=True)
+@kernel(inner=True)
 def hessian(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     bias: float,
-    loss: Floats,
+    loss: RO_F8,
     sigma: float,
-    scores: Floats,
-    h: Floats,
+    scores: RO_F8,
+    h: F8_2D,
 ) -> None:
     """Write the second derivative of the smooth part of F, (k + 1, k + 1)."""
     n, end = labels.shape[0], h.shape[0] - 1
@@ -281,16 +277,16 @@ def hessian(
             h[r, j] = h[j, r]
 
 
-@kernel(f8(RO_I4, RO_F8, RO_I8, RO_F8, f8, RO_F8, f8, F8), inner=True)
+@kernel(inner=True)
 def steepest_curvature(
-    indices: Indices,
-    values: Floats,
-    indptr: Ints,
-    weights: Floats,
+    indices: RO_I4,
+    values: RO_F8,
+    indptr: RO_I8,
+    weights: RO_F8,
     bias: float,
-    loss: Floats,
+    loss: RO_F8,
     sigma: float,
-    sums: Floats,
+    sums: F8,
 ) -> float:
     """Upper bound of the diagonal entries of `hessian`, over all w. `sums` is scratch."""
     n, end = weights.shape[0], sums.shape[0] - 1
@@ -308,8 +304,8 @@ def steepest_curvature(
     return largest
 
 
-@kernel(b1(F8_2D, i8, F8), inner=True)
-def solve_symmetric(a: Floats, size: int, b: Floats) -> bool:
+@kernel(inner=True)
+def solve_symmetric(a: F8_2D, size: int, b: F8) -> bool:
     """b = A^-1 b for a positive definite A, given and overwritten in its upper half.
 
     Cholesky factorisation with separate diagonal, A = L D L'. The lower half of column 0 stores the
@@ -336,18 +332,18 @@ def solve_symmetric(a: Floats, size: int, b: Floats) -> bool:
     return True
 
 
-@kernel(b1(F8_2D, f8, F8, f8, f8, F8, F8, F8_2D, F8, I8), inner=True)
+@kernel(inner=True)
 def solve_with_signs(
-    h: Floats,
+    h: F8_2D,
     damping: float,
-    linear: Floats,
+    linear: F8,
     lam: float,
     bias: float,
-    u: Floats,
-    residual: Floats,
-    a: Floats,
-    b: Floats,
-    chosen: Ints,
+    u: F8,
+    residual: F8,
+    a: F8_2D,
+    b: F8,
+    chosen: I8,
 ) -> bool:
     """Set u to the model's minimum among vectors with the signs of u, if that is the global
     minimum.
@@ -393,16 +389,9 @@ def solve_with_signs(
     return True
 
 
-@kernel(void(F8_2D, f8, f8, f8, F8, F8_2D, F8_2D, I8), inner=True)
+@kernel(inner=True)
 def minimise_model(
-    h: Floats,
-    damping: float,
-    lam: float,
-    bias: float,
-    w: Floats,
-    scratch: Floats,
-    a: Floats,
-    chosen: Ints,
+    h: F8_2D, damping: float, lam: float, bias: float, w: F8, scratch: F8_2D, a: F8_2D, chosen: I8
 ) -> None:
     """u = argmin of  g.(u - w) + (u - w)'(h + damping)(u - w) / 2 + lam |u|_1.
 
@@ -438,29 +427,24 @@ def minimise_model(
             return
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, f8,
-        RO_F8, f8, f8, f8, F8, F8, F8_2D, F8_2D, F8_2D, I8,
-    )
-)  # fmt: skip
+@kernel
 def newton(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     bias: float,
-    loss: Floats,
+    loss: RO_F8,
     lam: float,
     sigma: float,
     tol: float,
-    w: Floats,
-    scores: Floats,
-    h: Floats,
-    a: Floats,
-    scratch: Floats,
-    chosen: Ints,
+    w: F8,
+    scores: F8,
+    h: F8_2D,
+    a: F8_2D,
+    scratch: F8_2D,
+    chosen: I8,
 ) -> int:
     """Minimise F over all k columns and the intercept, starting at w, in place.
 

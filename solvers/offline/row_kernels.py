@@ -4,12 +4,12 @@ h_i is row i followed by `bias`, at index dim; w and u are (dim + 1,), their las
 is not 0.
 """
 
-from dualstream.solvers.jit import F8, RO_F8, RO_I4, RO_I8, Floats, Indices, Ints, f8, kernel, void
+from dualstream.solvers.jit import F8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import gap_term, loss_conjugate, loss_slope, loss_value
 
 
-@kernel(void(RO_I8, RO_F8, f8, F8))
-def square_norms(indptr: Ints, values: Floats, bias: float, out: Floats) -> None:
+@kernel
+def square_norms(indptr: RO_I8, values: RO_F8, bias: float, out: F8) -> None:
     """out_i = |h_i|^2."""
     for i in range(out.shape[0]):
         total = bias * bias
@@ -18,10 +18,8 @@ def square_norms(indptr: Ints, values: Floats, bias: float, out: Floats) -> None
         out[i] = total
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, f8, RO_F8, F8))
-def scores_of(
-    indptr: Ints, indices: Indices, values: Floats, bias: float, w: Floats, out: Floats
-) -> None:
+@kernel
+def scores_of(indptr: RO_I8, indices: RO_I4, values: RO_F8, bias: float, w: RO_F8, out: F8) -> None:
     """out_i = h_i.w."""
     intercept = bias * w[w.shape[0] - 1]
     for i in range(out.shape[0]):
@@ -31,9 +29,9 @@ def scores_of(
         out[i] = z
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, f8, RO_F8, F8))
+@kernel
 def add_rows(
-    indptr: Ints, indices: Indices, values: Floats, bias: float, factors: Floats, u: Floats
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, bias: float, factors: RO_F8, u: F8
 ) -> None:
     """u += sum_i factors_i h_i."""
     last = u.shape[0] - 1
@@ -45,9 +43,9 @@ def add_rows(
             u[last] += factor * bias
 
 
-@kernel(void(RO_F8, RO_F8, RO_F8, RO_F8, RO_F8, F8))
+@kernel
 def sum_terms(
-    scores: Floats, duals: Floats, labels: Floats, weights: Floats, loss: Floats, out: Floats
+    scores: RO_F8, duals: RO_F8, labels: RO_F8, weights: RO_F8, loss: RO_F8, out: F8
 ) -> None:
     """out = the sums of c Q(z), c Q*(-lambda) and c [Q(z) + Q*(-lambda) + lambda z].
 
@@ -66,8 +64,8 @@ def sum_terms(
     out[0], out[1], out[2] = values, conjugates, gaps
 
 
-@kernel(void(RO_F8, RO_F8, RO_F8, F8))
-def duals_at(scores: Floats, labels: Floats, loss: Floats, out: Floats) -> None:
+@kernel
+def duals_at(scores: RO_F8, labels: RO_F8, loss: RO_F8, out: F8) -> None:
     """out_i = -Q'(z_i; y_i): the dual variables that correspond to the scores."""
     for i in range(scores.shape[0]):
         out[i] = -loss_slope(

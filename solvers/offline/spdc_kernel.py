@@ -1,21 +1,6 @@
 """The kernel of SPDC: O(entries) per step, although the primal step changes every coordinate."""
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import dual_argmin
 
 _W, _BEFORE, _U, _SINCE = range(4)
@@ -23,15 +8,15 @@ _SIZE = 4096
 _BITS = 12
 
 
-@kernel(types.UniTuple(f8, 2)(RO_F8_2D, RO_F8_2D, i8))
-def after(low: Floats, high: Floats, k: int) -> tuple[float, float]:
+@kernel
+def after(low: RO_F8_2D, high: RO_F8_2D, k: int) -> tuple[float, float]:
     """q^k and g_k; see lazy_updates.py."""
     a, b = k >> _BITS, k & (_SIZE - 1)
     return high[a, 0] * low[b, 0], low[b, 1] + low[b, 0] * high[a, 1]
 
 
-@kernel(void(F8_2D, i8, i8, RO_F8_2D, RO_F8_2D))
-def catch_up(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None:
+@kernel
+def catch_up(state: F8_2D, j: int, now: int, low: RO_F8_2D, high: RO_F8_2D) -> None:
     """Advance coordinate j to step `now`, and keep its value one step before."""
     k = now - int(state[j, _SINCE])
     if k > 0:
@@ -43,8 +28,8 @@ def catch_up(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None
         state[j, _SINCE] = now
 
 
-@kernel(void(F8_2D, i8, i8, f8, i8, f8, f8))
-def push(state: Floats, j: int, t: int, d: float, n: int, q: float, g: float) -> None:
+@kernel
+def push(state: F8_2D, j: int, t: int, d: float, n: int, q: float, g: float) -> None:
     """The primal step of coordinate j at step t, whose row changed u by d / n."""
     w, u = state[j, _W], state[j, _U]
     state[j, _BEFORE] = w
@@ -53,24 +38,22 @@ def push(state: Floats, j: int, t: int, d: float, n: int, q: float, g: float) ->
     state[j, _SINCE] = t + 1
 
 
-@kernel(
-    void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, f8, RO_I8, RO_F8_2D, RO_F8_2D, F8_2D, F8)
-)
+@kernel
 def spdc_epoch(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    y: Floats,
-    k: Floats,
-    loss: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    y: RO_F8,
+    k: RO_F8,
+    loss: RO_F8,
     bias: float,
     sigma: float,
     theta: float,
-    order: Ints,
-    low: Floats,
-    high: Floats,
-    state: Floats,
-    duals: Floats,
+    order: RO_I8,
+    low: RO_F8_2D,
+    high: RO_F8_2D,
+    state: F8_2D,
+    duals: F8,
 ) -> None:
     """Steps of SPDC on the rows of `order`.
 

@@ -1,20 +1,6 @@
 """The kernel of SVRG: O(entries) per step."""
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import loss_slope
 
 _V, _MU, _SINCE = range(3)
@@ -22,8 +8,8 @@ _SIZE = 4096
 _BITS = 12
 
 
-@kernel(void(F8_2D, i8, i8, RO_F8_2D, RO_F8_2D))
-def follow(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None:
+@kernel
+def follow(state: F8_2D, j: int, now: int, low: RO_F8_2D, high: RO_F8_2D) -> None:
     """Advance coordinate j to step `now`: v <- q^k v - g_k mu; see lazy_updates.py."""
     k = now - int(state[j, _SINCE])
     if k > 0:
@@ -34,23 +20,21 @@ def follow(state: Floats, j: int, now: int, low: Floats, high: Floats) -> None:
         state[j, _SINCE] = now
 
 
-@kernel(
-    void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, f8, f8, RO_I8, RO_F8, RO_F8_2D, RO_F8_2D, F8_2D)
-)
+@kernel
 def svrg_epoch(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    y: Floats,
-    k: Floats,
-    loss: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    y: RO_F8,
+    k: RO_F8,
+    loss: RO_F8,
     bias: float,
     eta: float,
-    order: Ints,
-    anchored: Floats,
-    low: Floats,
-    high: Floats,
-    state: Floats,
+    order: RO_I8,
+    anchored: RO_F8,
+    low: RO_F8_2D,
+    high: RO_F8_2D,
+    state: F8_2D,
 ) -> None:
     """Steps of SVRG on the rows of `order`, in terms of v = w - wtilde.
 
@@ -86,10 +70,8 @@ def svrg_epoch(
         state[j, _SINCE] = 0.0
 
 
-@kernel(void(RO_F8, RO_F8, RO_F8, RO_F8, F8))
-def weighted_slopes(
-    scores: Floats, labels: Floats, weights: Floats, loss: Floats, out: Floats
-) -> None:
+@kernel
+def weighted_slopes(scores: RO_F8, labels: RO_F8, weights: RO_F8, loss: RO_F8, out: F8) -> None:
     """out_i = c_i Q'(z_i; y_i)."""
     for i in range(scores.shape[0]):
         out[i] = weights[i] * loss_slope(

@@ -44,24 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, RefitError
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online import averaged_table as table
@@ -196,8 +179,8 @@ class Asset(TableLearner):
         self._floats[DISTANCE] = state["distance"] if has_distance else 0.0
 
 
-@kernel(types.UniTuple(f8, 3)(RO_F8, RO_I8))
-def served_factors(f: Floats, k: Ints) -> tuple[float, float, float]:
+@kernel
+def served_factors(f: RO_F8, k: RO_I8) -> tuple[float, float, float]:
     """fv, fz and b: the served weights are fv v + fz z, and b is added to the score."""
     if k[AVERAGED] != 0 and f[AVG_S] > 0.0:
         fz = f[AVG_K] / f[AVG_S]
@@ -205,9 +188,9 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float, float]:
     return f[SCALE], 0.0, f[B]
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+@kernel
 def score_rows(
-    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, scores: F8, w: RO_F8_2D, f: RO_F8, k: RO_I8
 ) -> None:
     """Scores (n,) by the served weights, summed like in learn_rows."""
     fv, fz, b = served_factors(f, k)
@@ -216,8 +199,8 @@ def score_rows(
         scores[i] = fv * dv + fz * dz + b
 
 
-@kernel(f8(RO_F8_2D))
-def square_of(w: Floats) -> float:
+@kernel
+def square_of(w: RO_F8_2D) -> float:
     """|v|^2."""
     total = 0.0
     for j in range(w.shape[0]):
@@ -225,20 +208,20 @@ def square_of(w: Floats) -> float:
     return total
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8_2D, F8, I8))
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Score and learn every row: the step in the module docstring.
 

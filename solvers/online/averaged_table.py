@@ -16,25 +16,12 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8_2D,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    Floats,
-    Indices,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F8_2D, RO_F8, RO_F8_2D, RO_I4, kernel
 
 
-@kernel(types.UniTuple(f8, 3)(RO_I4, RO_F8, i8, i8, RO_F8_2D, f8), inline=True)
+@kernel(inline=True)
 def row_products(
-    indices: Indices, values: Floats, begin: int, end: int, w: Floats, bias: float
+    indices: RO_I4, values: RO_F8, begin: int, end: int, w: RO_F8_2D, bias: float
 ) -> tuple[float, float, float]:
     """h.v, h.z (0 without z) and h.h of the row of entries `begin` to `end`."""
     averaged = w.shape[1] == 2
@@ -52,16 +39,9 @@ def row_products(
     return dv + bias * w[end_of_w, 0], dz, hh + bias * bias
 
 
-@kernel(void(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8), inline=True)
+@kernel(inline=True)
 def add_row(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    w: Floats,
-    bias: float,
-    g: float,
-    pg: float,
+    indices: RO_I4, values: RO_F8, begin: int, end: int, w: F8_2D, bias: float, g: float, pg: float
 ) -> None:
     """v += g h, z -= pg h."""
     averaged = w.shape[1] == 2
@@ -76,13 +56,13 @@ def add_row(
         w[end_of_w, 1] -= pg * bias
 
 
-@kernel(b1(RO_I4, RO_F8, i8, i8, RO_F8_2D, f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def stays_finite(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
-    w: Floats,
+    w: RO_F8_2D,
     bias: float,
     g: float,
     pg: float,
@@ -105,8 +85,8 @@ def stays_finite(
     return bool(finite)
 
 
-@kernel(b1(RO_F8_2D, f8), inner=True)
-def flush_is_finite(w: Floats, p: float) -> bool:
+@kernel(inner=True)
+def flush_is_finite(w: RO_F8_2D, p: float) -> bool:
     """Whether z + P v is finite."""
     finite = True
     for j in range(w.shape[0]):
@@ -114,8 +94,8 @@ def flush_is_finite(w: Floats, p: float) -> bool:
     return finite
 
 
-@kernel(void(F8_2D, f8, f8), inner=True)
-def flush(w: Floats, p: float, scale: float) -> None:
+@kernel(inner=True)
+def flush(w: F8_2D, p: float, scale: float) -> None:
     """z += P v, v *= scale: the same weights with P = 0 and scale 1."""
     averaged = w.shape[1] == 2
     for j in range(w.shape[0]):
@@ -124,8 +104,8 @@ def flush(w: Floats, p: float, scale: float) -> None:
         w[j, 0] *= scale
 
 
-@kernel(void(F8_2D, f8), inner=True)
-def scale_average(w: Floats, k: float) -> None:
+@kernel(inner=True)
+def scale_average(w: F8_2D, k: float) -> None:
     """z *= k: the same average with k = 1."""
     for j in range(w.shape[0]):
         w[j, 1] *= k

@@ -6,19 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualstream.solvers.errors import InvalidRow
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8_2D,
-    RO_I8,
-    Floats,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8_2D, RO_I8, Floats, Ints, kernel
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.scalar import log1pexp
 
@@ -47,8 +35,8 @@ def check_classes(batch: Batch) -> None:
         raise InvalidRow(int(np.argmax(missing)), "the label must be a class")
 
 
-@kernel(f8(RO_F8_2D, i8, i8), inner=True)
-def log_normaliser(scores: Floats, row: int, n_classes: int) -> float:
+@kernel(inner=True)
+def log_normaliser(scores: RO_F8_2D, row: int, n_classes: int) -> float:
     """log of the sum of sigmoid(scores[k, row]) over the first `n_classes` >= 1 classes."""
     top = -log1pexp(-scores[0, row])
     for k in range(1, n_classes):
@@ -59,14 +47,9 @@ def log_normaliser(scores: Floats, row: int, n_classes: int) -> float:
     return top + math.log(total)
 
 
-@kernel(void(RO_F8_2D, RO_I8, RO_I8, I8, F8, F8))
+@kernel
 def choose_classes(
-    scores: Floats,
-    n_classes: Ints,
-    class_ids: Ints,
-    best: Ints,
-    best_scores: Floats,
-    log_losses: Floats,
+    scores: RO_F8_2D, n_classes: RO_I8, class_ids: RO_I8, best: I8, best_scores: F8, log_losses: F8
 ) -> None:
     """The best class of each row, its score, and the log-loss of the row's own class.
 
@@ -85,8 +68,8 @@ def choose_classes(
             log_losses[i] = min(max(loss, 0.0), LOG_LOSS_CAP)
 
 
-@kernel(void(RO_F8_2D, F8_2D))
-def normalised_sigmoids(scores: Floats, out: Floats) -> None:
+@kernel
+def normalised_sigmoids(scores: RO_F8_2D, out: F8_2D) -> None:
     """out (n, K): sigmoid of the scores (n, K), divided by its sum over each row."""
     for i in range(scores.shape[0]):
         top = -np.inf

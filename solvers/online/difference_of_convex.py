@@ -33,24 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.online import plain_learner as plain
 from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, TINY_SQUARE, PlainLearner
 from dualstream.solvers.online.table_learner import SAMPLES
@@ -121,7 +104,7 @@ class DC(PlainLearner):
         )  # fmt: skip
 
 
-@kernel(types.UniTuple(f8, 4)(f8, f8, f8, f8))
+@kernel
 def pil1(m: float, tie: float, norm: float, tau1: float) -> tuple[float, float, float, float]:
     """f(w_t), and the step of unit eta as top / bottom, taken while y w.x <= limit.
 
@@ -134,7 +117,7 @@ def pil1(m: float, tie: float, norm: float, tau1: float) -> tuple[float, float, 
     return max(1.0, -m / tau1), 1.0, min(tau1, -m), 0.0
 
 
-@kernel(types.UniTuple(f8, 4)(f8, f8, f8, f8))
+@kernel
 def pil2(m: float, low: float, norm: float, tau3: float) -> tuple[float, float, float, float]:
     """Like pil1, for section 3.1.2: a step needs m >= low, and is taken while y w.x < limit."""
     limit = tau3 * norm
@@ -145,7 +128,7 @@ def pil2(m: float, low: float, norm: float, tau3: float) -> tuple[float, float, 
     return 1.0 - m / limit, 1.0, limit, limit
 
 
-@kernel(types.UniTuple(f8, 2)(f8, f8))
+@kernel
 def sigmoid_surrogate(u: float, epsilon: float) -> tuple[float, float]:
     """1 - tanh(u), and sech^2(u), which is 0 if there is no step. Without overflow, for any u."""
     e = math.exp(-2.0 * abs(u))
@@ -157,22 +140,22 @@ def sigmoid_surrogate(u: float, epsilon: float) -> tuple[float, float]:
     return above, 4.0 * e / ((1.0 + e) * (1.0 + e))
 
 
-@kernel(f8(f8))
+@kernel
 def root(square: float) -> float:
     """The square root; 0 for a negative number or NaN left by rounding."""
     return math.sqrt(square) if square > 0.0 else 0.0
 
 
-@kernel(f8(f8, f8, f8, f8, f8))
+@kernel
 def length(alpha: float, beta: float, ww: float, m: float, x2: float) -> float:
     """|alpha w_t + beta y x|, with ww = |w_t|^2 and m = y w_t.x."""
     return root(alpha * alpha * ww + beta * (2.0 * alpha * m + beta * x2))
 
 
-@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8, f8, f8, f8, f8))
+@kernel
 def move(
     alpha: float, beta: float, step: float, ww: float, m: float, x2: float, norm: float,
-    radius: float,
+    radius: float
 ) -> tuple[float, float, float]:  # fmt: skip
     """alpha and beta after a step and the projection (2.2), and how far w has moved."""
     new = beta + step
@@ -184,7 +167,7 @@ def move(
     return shrunk, new, length(shrunk - alpha, new - beta, ww, m, x2)
 
 
-@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, types.boolean, f8, i8, f8), inner=True)
+@kernel(inner=True)
 def descend_pil(
     m: float,
     x2: float,
@@ -212,7 +195,7 @@ def descend_pil(
     return alpha, beta, max_inner
 
 
-@kernel(f8(f8, f8, f8, f8))
+@kernel
 def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
     """(z - r) / (kappa_t y x) at u(w) = u + d, for z and r as in (3.9) and (3.10); gap = delta - u.
 
@@ -235,7 +218,7 @@ def sigmoid_slope(u: float, d: float, gap: float, sech2: float) -> float:
     return 4.0 * (r * r * (r + 2.0) / ((r + 1.0) * (r + 1.0)) - before)
 
 
-@kernel(types.Tuple((f8, f8, i8))(f8, f8, f8, f8, f8, f8, f8, f8, f8, i8, f8), inner=True)
+@kernel(inner=True)
 def descend_sigmoid(
     m: float,
     x2: float,
@@ -271,21 +254,21 @@ def descend_sigmoid(
     return alpha, beta, max_inner
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    v: Floats,
-    table: Floats,
-    f: Floats,
-    k: Ints,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    v: F8,
+    table: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Score and learn all rows; labels are -1, 0 or 1.
 

@@ -40,17 +40,9 @@ from dualstream.solvers.jit import (
     RO_I4,
     RO_I8,
     RO_U1,
-    Bytes,
-    Flags,
+    U1,
     Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
     kernel,
-    types,
-    u1,
-    void,
 )
 from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
@@ -72,7 +64,6 @@ STEPS, LAST_CHANGE, NEXT_TRY, LISTED, FIRST, LAST, WANTS = range(1, 8)
 BINARY, LOGARITHMIC, IS_PLUS, RETAIN, STABLE = range(8, 13)
 N_INTS = 13
 
-U1 = u1[::1]
 
 # Reasons for which learn_rows stops.
 NOTHING, ROOM, LOCAL_PHASE = range(3)
@@ -177,8 +168,8 @@ class DualAveraging(TableLearner):
         return Support(active + 1, weights, since, recent)
 
 
-@kernel(types.UniTuple(f8, 2)(i8, RO_F8, RO_I8))
-def inverse_curvatures(steps: int, f: Floats, k: Ints) -> tuple[float, float]:
+@kernel
+def inverse_curvatures(steps: int, f: RO_F8, k: RO_I8) -> tuple[float, float]:
     """Inverse of the divisor of -G: for penalised weights, and for the intercept."""
     if steps == 0:
         return 0.0, 0.0
@@ -187,8 +178,8 @@ def inverse_curvatures(steps: int, f: Floats, k: Ints) -> tuple[float, float]:
     return 1.0 / (f[SIGMA] * steps + pull), 1.0 / pull
 
 
-@kernel(void(RO_F8_2D, RO_F8, RO_I8, F8))
-def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
+@kernel
+def current_weights(w: RO_F8_2D, f: RO_F8, k: RO_I8, out: F8) -> None:
     """All current weights, (width,)."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
     cut, end = k[STEPS] * f[LAMBDA], out.shape[0] - 1
@@ -197,8 +188,8 @@ def current_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
     out[end] = -inverse_free * w[end, 0]
 
 
-@kernel(void(RO_F8_2D, RO_F8_2D, RO_F8, F8))
-def average_weights(w: Floats, sums: Floats, scalars: Floats, out: Floats) -> None:
+@kernel
+def average_weights(w: RO_F8_2D, sums: RO_F8_2D, scalars: RO_F8, out: F8) -> None:
     """All averaged weights, (width,)."""
     unit, now, end = lazy.unit_of(scalars), int(scalars[lazy.NOW]), out.shape[0] - 1
     for j in range(end):
@@ -206,8 +197,8 @@ def average_weights(w: Floats, sums: Floats, scalars: Floats, out: Floats) -> No
     out[end] = unit * w[end, 1]
 
 
-@kernel(void(F8_2D, F8_2D, F8, f8))
-def settle(w: Floats, sums: Floats, scalars: Floats, cut: float) -> None:
+@kernel
+def settle(w: F8_2D, sums: F8_2D, scalars: F8, cut: float) -> None:
     """Add to every z what its weight has summed to, in the unit of the next step."""
     unit, now, end = scalars[lazy.K] * scalars[lazy.KAPPA], int(scalars[lazy.NOW]), w.shape[0] - 1
     for j in range(end):
@@ -217,17 +208,17 @@ def settle(w: Floats, sums: Floats, scalars: Floats, cut: float) -> None:
     lazy.settle_sums(sums, scalars, cut)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8))
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    w: Floats,
-    f: Floats,
-    k: Ints,
-    sums: Floats,
-    scalars: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8,
+    w: RO_F8_2D,
+    f: RO_F8,
+    k: RO_I8,
+    sums: RO_F8_2D,
+    scalars: RO_F8,
 ) -> None:
     """Scores (n,), summed like in learn_rows."""
     inverse, inverse_free = inverse_curvatures(k[STEPS], f, k)
@@ -247,7 +238,7 @@ def score_rows(
         scores[i] = inverse * dot + f[BIAS] * intercept
 
 
-@kernel(i8(f8, f8), inner=True)
+@kernel(inner=True)
 def became_zero(gradient: float, lam: float) -> int:
     """The least t with t lambda >= |G_j|, if there is one."""
     size = abs(gradient)
@@ -259,8 +250,8 @@ def became_zero(gradient: float, lam: float) -> int:
     return int(t)
 
 
-@kernel(types.Tuple((i8, f8))(RO_F8_2D, RO_U1, RO_F8, RO_I8))
-def pattern_history(w: Floats, signs: Bytes, f: Floats, k: Ints) -> tuple[int, float]:
+@kernel
+def pattern_history(w: RO_F8_2D, signs: RO_U1, f: RO_F8, k: RO_I8) -> tuple[int, float]:
     """The last step at which a sign changed, and the recent changes: see Support."""
     steps, last_change, recent = k[STEPS], k[LAST_CHANGE], f[RECENT]
     cut = steps * f[LAMBDA]
@@ -272,8 +263,8 @@ def pattern_history(w: Floats, signs: Bytes, f: Floats, k: Ints) -> tuple[int, f
     return last_change, recent
 
 
-@kernel(void(F8_2D, U1, F8, I8, I4))
-def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
+@kernel
+def sweep(w: F8_2D, signs: U1, f: F8, k: I8, listed: I4) -> None:
     """Record every listed weight that became 0; keep the active ones on the list."""
     steps, kept = k[STEPS], 0
     cut = steps * f[LAMBDA]
@@ -292,35 +283,29 @@ def sweep(w: Floats, signs: Bytes, f: Floats, k: Ints, listed: Indices) -> None:
     k[LISTED] = kept
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8,
-        F8, F8, B1, B1, F8_2D, U1, F8, I8, F8_2D, F8,
-        I8, I4, F8, F8_2D, I4,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    signs: Bytes,
-    f: Floats,
-    k: Ints,
-    sums: Floats,
-    scalars: Floats,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-    listed: Indices,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    signs: U1,
+    f: F8,
+    k: I8,
+    sums: F8_2D,
+    scalars: F8,
+    ring_starts: I8,
+    ring_indices: I4,
+    ring_values: F8,
+    ring_rows: F8_2D,
+    listed: I4,
 ) -> int:
     """Score and learn rows `start` to n; return where it stopped, with the reason in k[WANTS].
 

@@ -23,24 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online import averaged_table as table
@@ -115,8 +98,8 @@ class FirstOrder(TableLearner):
             floats[AVG_P] = floats[AVG_K] = floats[AVG_S] = 1.0
 
 
-@kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
-def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
+@kernel
+def served_factors(f: RO_F8, k: RO_I8) -> tuple[float, float]:
     """fv and fz: the served weights are fv v + fz z."""
     if k[AVERAGED] != 0:
         fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
@@ -124,9 +107,9 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
     return f[SCALE], 0.0
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8))
+@kernel
 def score_rows(
-    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, scores: F8, w: RO_F8_2D, f: RO_F8, k: RO_I8
 ) -> None:
     """Scores (n,) by the served weights, summed like in learn_rows."""
     fv, fz = served_factors(f, k)
@@ -135,20 +118,20 @@ def score_rows(
         scores[i] = fv * dv + fz * dz
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8_2D, F8, I8))
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Score and learn every row: the step of the table in the module docstring.
 

@@ -30,12 +30,7 @@ from dualstream.solvers.jit import (
     Floats,
     Indices,
     Ints,
-    b1,
-    f8,
-    i8,
     kernel,
-    types,
-    void,
 )
 from dualstream.solvers.protocols.state_numbers import is_storable, rows_of_state
 from dualstream.solvers.rows.batch import Batch
@@ -321,8 +316,8 @@ def _bytes_behind(columns: Iterable[npt.NDArray[Any]]) -> float:
     return total
 
 
-@kernel(types.UniTuple(i8, 3)(RO_I8, RO_F8, i8))
-def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
+@kernel
+def last_rows(indptr: RO_I8, taus: RO_F8, most: int) -> tuple[int, int, int]:
     """Begin of the last `most` rows that have a tau, their number, and their entries."""
     start, count, entries = taus.shape[0], 0, 0
     while start > 0 and count < most:
@@ -333,20 +328,20 @@ def last_rows(indptr: Ints, taus: Floats, most: int) -> tuple[int, int, int]:
     return start, count, entries
 
 
-@kernel(void(RO_I4, RO_F8, i8, i8, f8, f8, f8, i8, I8, I4, F8, F8_2D), inline=True)
+@kernel(inline=True)
 def retain_row(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
     label: float,
     weight: float,
     dual: float,
     last: int,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
+    ring_starts: I8,
+    ring_indices: I4,
+    ring_values: F8,
+    ring_rows: F8_2D,
 ) -> None:
     """Append the row of entries `begin` to `end` to a ring that has room, as row `last`."""
     at = ring_starts[last]
@@ -358,21 +353,21 @@ def retain_row(
     ring_starts[last + 1] = at + end - begin
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, RO_F8, i8, b1, i8, I8, I4, F8, F8_2D), apart=True)
+@kernel(apart=True)
 def retain_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    taus: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
+    taus: RO_F8,
     start: int,
     is_binary: bool,
     last: int,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
+    ring_starts: I8,
+    ring_indices: I4,
+    ring_values: F8,
+    ring_rows: F8_2D,
 ) -> None:
     """Append the rows from `start` that have a tau to the ring, from index `last`.
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, Floats, b1, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, Floats, kernel
 from dualstream.solvers.protocols.state_numbers import check_arrays
 
 # Indices of the scalars: steps since weights were settled, kappa to that power, S_N, kappa.
@@ -88,8 +88,8 @@ class LazyAverage:
             self.sums[:], self.scalars[:KAPPA] = state["average_sums"], state["average"]
 
 
-@kernel(f8(f8, f8, f8, RO_F8_2D, i8), inner=True)
-def lazy_sum(v: float, mark: float, seen: float, sums: Floats, now: int) -> float:
+@kernel(inner=True)
+def lazy_sum(v: float, mark: float, seen: float, sums: RO_F8_2D, now: int) -> float:
     """Sum over the steps after `seen` up to `now` of a_s sgn(v) max(0, |v| + mark - C_s)."""
     if v == 0.0:
         return 0.0
@@ -109,14 +109,14 @@ def lazy_sum(v: float, mark: float, seen: float, sums: Floats, now: int) -> floa
     return total if v > 0.0 else -total
 
 
-@kernel(f8(RO_F8), inner=True)
-def unit_of(scalars: Floats) -> float:
+@kernel(inner=True)
+def unit_of(scalars: RO_F8) -> float:
     """The factor between sums and averages: K / S_N, or 0 before the first step."""
     return float(scalars[K] / scalars[S]) if scalars[S] > 0.0 else 0.0
 
 
-@kernel(b1(RO_F8, i8, i8, f8, f8, b1), inline=True)
-def fits(values: Floats, begin: int, end: int, g: float, m: float, averaged: bool) -> bool:
+@kernel(inline=True)
+def fits(values: RO_F8, begin: int, end: int, g: float, m: float, averaged: bool) -> bool:
     """Whether the step g h, of the score m, leaves finite weights and sums finite.
 
     A step below 1e290 cannot make them infinite. No entry is beyond 1e100.
@@ -130,23 +130,23 @@ def fits(values: Floats, begin: int, end: int, g: float, m: float, averaged: boo
     return finite
 
 
-@kernel(b1(RO_F8_2D, RO_F8))
-def is_due(sums: Floats, scalars: Floats) -> bool:
+@kernel
+def is_due(sums: RO_F8_2D, scalars: RO_F8) -> bool:
     """Must all weights be settled before the next step?"""
     unit: float = scalars[K] * scalars[KAPPA]
     return int(scalars[NOW]) + 1 == sums.shape[0] or unit < _LEAST_K
 
 
-@kernel(void(F8_2D, F8, f8), inner=True)
-def settle_sums(sums: Floats, scalars: Floats, threshold: float) -> None:
+@kernel(inner=True)
+def settle_sums(sums: F8_2D, scalars: F8, threshold: float) -> None:
     """Begin new prefix sums, after the caller added the old ones to each z; each `seen` is 0."""
     sums[0, 0] = sums[0, 1] = 0.0
     sums[0, 2] = threshold
     scalars[NOW] = 0.0
 
 
-@kernel(void(f8, f8, f8, F8_2D, F8), inner=True)
-def add_step(scale: float, threshold: float, unit: float, sums: Floats, scalars: Floats) -> None:
+@kernel(inner=True)
+def add_step(scale: float, threshold: float, unit: float, sums: F8_2D, scalars: F8) -> None:
     """Append a step with a_s = scale, C_s = threshold and K = unit."""
     now = int(scalars[NOW])
     a = scale / unit

@@ -33,24 +33,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.online import plain_learner as plain
 from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, TINY_SQUARE, PlainLearner
 from dualstream.solvers.online.table_learner import SAMPLES
@@ -130,7 +113,7 @@ class Alma(Romma):
         self._ints[NORMALIZE] = spec["normalize"]
 
 
-@kernel(f8(f8, f8, f8, f8, i8, f8, f8), inner=True)
+@kernel(inner=True)
 def additive_step(
     m: float, loss: float, x2: float, norm: float, kind: int, c_step: float, c: float
 ) -> float:
@@ -145,7 +128,7 @@ def additive_step(
     return min(1.0, c) * full if kind == PA else min(c * c_step, full)
 
 
-@kernel(types.UniTuple(f8, 3)(f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, float, float]:
     """a, beta and |w'|^2 of w' = a w + beta y x; a = 1 and beta = 0 for no step.
 
@@ -166,21 +149,21 @@ def romma_step(m: float, norm: float, ww: float, share: float) -> tuple[float, f
     return 1.0 + share * (a - 1.0), share * beta, ww + share * share * (whole - ww)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, F8, F8, B1, B1, F8, F8_2D, F8, I8))
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    v: Floats,
-    table: Floats,
-    f: Floats,
-    k: Ints,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    v: F8,
+    table: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Score and learn all rows; labels are -1, 0 or 1.
 

@@ -10,22 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner
 from dualstream.solvers.rows.batch import Batch
@@ -70,9 +55,9 @@ TINY_SQUARE = 1e-280
 """Below it, a sum of squares has lost digits to underflow."""
 
 
-@kernel(types.UniTuple(f8, 2)(RO_I4, RO_F8, i8, i8, RO_F8, F8_2D, f8), inline=True)
+@kernel(inline=True)
 def row_products(
-    indices: Indices, values: Floats, begin: int, end: int, v: Floats, table: Floats, bias: float
+    indices: RO_I4, values: RO_F8, begin: int, end: int, v: RO_F8, table: F8_2D, bias: float
 ) -> tuple[float, float]:
     """h.v and h.h of the row of entries `begin` to `end`; `table` is v as a matrix."""
     dot, hh = 0.0, 0.0
@@ -92,22 +77,15 @@ def row_products(
     return dot + bias * v[v.shape[0] - 1], hh + bias * bias
 
 
-@kernel(f8(RO_F8, i8, i8, f8, f8), inline=True)
-def norm_of(values: Floats, begin: int, end: int, bias: float, hh: float) -> float:
+@kernel(inline=True)
+def norm_of(values: RO_F8, begin: int, end: int, bias: float, hh: float) -> float:
     """|h| of a row, given h.h."""
     return math.sqrt(hh) if hh >= TINY_SQUARE else scaled_norm(values, begin, end, bias)
 
 
-@kernel(b1(RO_I4, RO_F8, i8, i8, RO_F8, f8, f8, f8), inline=True)
+@kernel(inline=True)
 def stays_finite(
-    indices: Indices,
-    values: Floats,
-    begin: int,
-    end: int,
-    v: Floats,
-    bias: float,
-    g: float,
-    hh: float,
+    indices: RO_I4, values: RO_F8, begin: int, end: int, v: RO_F8, bias: float, g: float, hh: float
 ) -> bool:
     """Whether v + g h is finite at the entries of the row, for a finite g."""
     if abs(g) < SMALL_STEP and hh < SMALL_NORM:
@@ -118,9 +96,9 @@ def stays_finite(
     return bool(finite)
 
 
-@kernel(void(RO_I4, RO_F8, i8, i8, F8, f8, f8), inline=True)
+@kernel(inline=True)
 def add_row(
-    indices: Indices, values: Floats, begin: int, end: int, v: Floats, bias: float, g: float
+    indices: RO_I4, values: RO_F8, begin: int, end: int, v: F8, bias: float, g: float
 ) -> None:
     """v += g h."""
     for p in range(np.uint64(begin), np.uint64(end)):
@@ -128,15 +106,9 @@ def add_row(
     v[v.shape[0] - 1] += g * bias
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8, f8, f8))
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    v: Floats,
-    scale: float,
-    bias: float,
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, scores: F8, v: RO_F8, scale: float, bias: float
 ) -> None:
     """Scores (n,) by the weights scale v, summed in the same order as every learning kernel."""
     end_of_v = v.shape[0] - 1

@@ -37,20 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_I4, U1, Floats, Indices, Ints, kernel
 from dualstream.solvers.offline.proximal_newton import (
     MAX_MEMBERS,
     Objective,
@@ -80,7 +67,6 @@ from dualstream.solvers.online.dual_averaging import (
     SIGN_BITS,
     STABLE,
     STEPS,
-    U1,
     DualAveraging,
     inverse_curvatures,
 )
@@ -242,25 +228,25 @@ def weighted_mean(values: Floats, weights: Floats) -> float:
     return float(out[0]) / len(values)
 
 
-@kernel(void(RO_F8, RO_F8, F8))
-def sum_products(values: Floats, weights: Floats, out: Floats) -> None:
+@kernel
+def sum_products(values: RO_F8, weights: RO_F8, out: F8) -> None:
     """out[0] = sum_i c_i values_i."""
     out[0] = 0.0
     for i in range(values.shape[0]):
         out[0] += weights[i] * values[i]
 
 
-@kernel(void(RO_I4, RO_F8, RO_F8, f8, f8, F8_2D, U1, F8, I8))
+@kernel
 def hand_back(
-    columns: Indices,
-    weights: Floats,
-    gradient: Floats,
+    columns: RO_I4,
+    weights: RO_F8,
+    gradient: RO_F8,
     inverse: float,
     inverse_free: float,
-    w: Floats,
-    signs: Bytes,
-    f: Floats,
-    k: Ints,
+    w: F8_2D,
+    signs: U1,
+    f: F8,
+    k: I8,
 ) -> None:
     """Set G of `columns` and the intercept such that RDA's iterate is `weights` there.
 

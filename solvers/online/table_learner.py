@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, InvalidRow
-from dualstream.solvers.jit import F8, RO_F8, Floats, kernel, void
+from dualstream.solvers.jit import F8, RO_F8, Floats, kernel
 from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.learner import Outcome, State
@@ -169,8 +169,8 @@ class TableLearner:
             self._w[:, column] = state[name]
 
 
-@kernel(void(RO_F8, F8))
-def sigmoids(scores: Floats, out: Floats) -> None:
+@kernel
+def sigmoids(scores: RO_F8, out: F8) -> None:
     """out = sigmoid(scores)."""
     for i in range(scores.shape[0]):
         out[i] = sigmoid(scores[i])

@@ -34,24 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
@@ -142,7 +125,7 @@ class TruncatedGradient(TableLearner):
         self._average.restore(state)
 
 
-@kernel(f8(f8, f8, f8, i8, f8, f8, i8))
+@kernel
 def current(
     w: float, mark: float, cut_sum: float, cuts: int, theta: float, first_cut: float, period: int
 ) -> float:
@@ -158,8 +141,8 @@ def current(
     return w
 
 
-@kernel(f8(RO_F8_2D, i8, RO_F8, RO_I8, i8, RO_F8_2D, i8), inline=True)
-def total(w: Floats, j: int, f: Floats, k: Ints, steps: int, sums: Floats, now: int) -> float:
+@kernel(inline=True)
+def total(w: RO_F8_2D, j: int, f: RO_F8, k: RO_I8, steps: int, sums: RO_F8_2D, now: int) -> float:
     """The sum of w_j over all steps so far, of which `now` are in `sums`: see lazy_average.py."""
     v, mark, seen, theta, period = w[j, 0], w[j, 1], w[j, 3], f[THETA], k[PERIOD]
     if abs(v) <= theta:
@@ -172,8 +155,8 @@ def total(w: Floats, j: int, f: Floats, k: Ints, steps: int, sums: Floats, now: 
     return float(w[j, 2] + v * (sums[last, 0] - sums[int(seen), 0]))
 
 
-@kernel(void(RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8, F8))
-def all_weights(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats, out: Floats) -> None:
+@kernel
+def all_weights(w: RO_F8_2D, f: RO_F8, k: RO_I8, sums: RO_F8_2D, scalars: RO_F8, out: F8) -> None:
     """All served weights, (width,): the current ones or the averages."""
     period, steps, theta = k[PERIOD], k[STEPS], f[THETA]
     first_cut = math.sqrt(2.0) / f[GAMMA] * f[LAMBDA] * period
@@ -186,17 +169,17 @@ def all_weights(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats, ou
             out[j] = f[SCALE] * at
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, RO_F8_2D, RO_F8, RO_I8, RO_F8_2D, RO_F8))
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    scores: Floats,
-    w: Floats,
-    f: Floats,
-    k: Ints,
-    sums: Floats,
-    scalars: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    scores: F8,
+    w: RO_F8_2D,
+    f: RO_F8,
+    k: RO_I8,
+    sums: RO_F8_2D,
+    scalars: RO_F8,
 ) -> None:
     """Scores (n,), summed like in learn_rows."""
     cut_sum, theta, period, steps = f[CUT_SUM], f[THETA], k[PERIOD], k[STEPS]
@@ -217,8 +200,8 @@ def score_rows(
         scores[i] = f[SCALE] * (score + f[BIAS] * at_end)
 
 
-@kernel(void(F8_2D, F8, RO_I8, F8_2D, F8))
-def settle(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats) -> None:
+@kernel
+def settle(w: F8_2D, f: F8, k: RO_I8, sums: F8_2D, scalars: F8) -> None:
     """Begin new prefix sums, with every sum so far in its z in the unit of the next step.
 
     If `scale` is not 1, every weight is brought up to date, and `scale` becomes 1.
@@ -237,8 +220,8 @@ def settle(w: Floats, f: Floats, k: Ints, sums: Floats, scalars: Floats) -> None
     lazy.settle_sums(sums, scalars, f[CUT_SUM])
 
 
-@kernel(void(F8_2D, f8, RO_F8_2D, i8), inner=True)
-def pull_all(w: Floats, by: float, sums: Floats, now: int) -> None:
+@kernel(inner=True)
+def pull_all(w: F8_2D, by: float, sums: RO_F8_2D, now: int) -> None:
     """w_j -= by sgn(w_j) for all weights, which have no thresholds."""
     for j in range(w.shape[0]):
         if w[j, 0] != 0.0:
@@ -248,27 +231,22 @@ def pull_all(w: Floats, by: float, sums: Floats, now: int) -> None:
             w[j, 0] -= by if w[j, 0] > 0.0 else -by
 
 
-@kernel(
-    void(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8,
-        F8, F8, B1, B1, F8_2D, F8, I8, F8_2D, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    f: Floats,
-    k: Ints,
-    sums: Floats,
-    scalars: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    f: F8,
+    k: I8,
+    sums: F8_2D,
+    scalars: F8,
 ) -> None:
     """Score and learn every row: the step in the module docstring.
 

@@ -54,14 +54,7 @@ from dualstream.solvers.jit import (
     RO_I4,
     RO_I8,
     RO_I8_2D,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
     kernel,
-    void,
 )
 from dualstream.solvers.losses.loss_kernels import dual_step, gap_term, loss_slope
 from dualstream.solvers.portfolio.logistic_roots import (
@@ -107,16 +100,16 @@ N_STEPS = 7
 _LARGEST_STEP = 1e150
 
 
-@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, F8, F8, f8), inline=True)
+@kernel(inline=True)
 def score_entries(
-    slots: Ints,
-    h: Floats,
+    slots: RO_I8,
+    h: F8_2D,
     n: int,
-    table: Floats,
-    what: Ints,
-    numbers: Floats,
-    factors: Floats,
-    scores: Floats,
+    table: F8_2D,
+    what: RO_I8_2D,
+    numbers: RO_F8_2D,
+    factors: F8,
+    scores: F8,
     row: float,
 ) -> None:
     """scores (K,) of the N-th row that counts; NaN for a score that is not finite."""
@@ -132,33 +125,30 @@ def score_entries(
         scores[j] = total if abs(total) < np.inf else np.nan
 
 
-@kernel(
-    void(RO_I8, RO_I4, RO_F8, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8, RO_I8_2D, RO_F8_2D, RO_I8_2D,
-         RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8, F8, F8_2D)
-)  # fmt: skip
+@kernel
 def score_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
     reach: float,
-    buckets: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    what: Ints,
-    numbers: Floats,
-    inputs: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
-    squares: Floats,
-    factors: Floats,
-    out: Floats,
+    buckets: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    what: RO_I8_2D,
+    numbers: RO_F8_2D,
+    inputs: RO_I8_2D,
+    bases: RO_F8_2D,
+    starts: RO_F8,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
+    squares: F8,
+    factors: F8,
+    out: F8_2D,
 ) -> None:
     """out (n, K): the score of each row by each member, as if the row were learned next."""
     for i in range(out.shape[0]):
@@ -170,9 +160,9 @@ def score_rows(
         score_entries(slots, h, n, table, what, numbers, factors, out[i], f[ROWS] + 1.0)
 
 
-@kernel(void(F8_2D, I8, RO_I8_2D, i8, RO_F8, F8, F8_2D))
+@kernel
 def reset_member(
-    table: Floats, k: Ints, what: Ints, j: int, starts: Floats, duals: Floats, ring_rows: Floats
+    table: F8_2D, k: I8, what: RO_I8_2D, j: int, starts: RO_F8, duals: F8, ring_rows: F8_2D
 ) -> None:
     """Reset member j: its weights and dual variables become 0. O(slots + rows retained)."""
     second, dual = what[j, SECOND], what[j, DUAL_PLACE]
@@ -186,8 +176,8 @@ def reset_member(
     duals[j] = 0.0
 
 
-@kernel(void(RO_I8, i8, F8_2D, RO_I8_2D, F8_2D), inline=True)
-def load_second_moments(slots: Ints, n: int, table: Floats, what: Ints, d: Floats) -> None:
+@kernel(inline=True)
+def load_second_moments(slots: RO_I8, n: int, table: F8_2D, what: RO_I8_2D, d: F8_2D) -> None:
     """Load G and S of the entries well before they are used: a vector load right after four scalar
     stores stalls."""
     for j in range(what.shape[0]):
@@ -199,7 +189,7 @@ def load_second_moments(slots: Ints, n: int, table: Floats, what: Ints, d: Float
             row_values[n] = table[0, offset]
 
 
-@kernel(void(i8, b1, f8, f8, f8, f8, f8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(inline=True, apart=True)
 def compute_directions(
     n: int,
     is_adagrad: bool,
@@ -208,10 +198,10 @@ def compute_directions(
     keep: float,
     grown: float,
     factor: float,
-    row_values: Floats,
-    total: Floats,
-    direction: Floats,
-    product: Floats,
+    row_values: F8,
+    total: F8,
+    direction: F8,
+    product: F8,
 ) -> None:
     """Add the values of a row to G or S, and compute the direction; all (n,).
 
@@ -231,22 +221,20 @@ def compute_directions(
             total[q], direction[q], product[q] = t, turned, x * turned + 0.0 * t
 
 
-@kernel(
-    f8(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, F8_2D), inline=True
-)  # fmt: skip
+@kernel(inline=True)
 def take_direction(
-    slots: Ints,
-    h: Floats,
+    slots: RO_I8,
+    h: F8_2D,
     n: int,
-    table: Floats,
-    what: Ints,
-    numbers: Floats,
+    table: F8_2D,
+    what: RO_I8_2D,
+    numbers: RO_F8_2D,
     j: int,
     factor: float,
     m: float,
     y: float,
     c: float,
-    d: Floats,
+    d: F8_2D,
 ) -> float:
     """Add the row to G or S of member j and set its direction; return h'd.
 
@@ -295,17 +283,14 @@ def take_direction(
     return float((size + s1) + (s2 + s3) + 0.0 * last)
 
 
-@kernel(
-    void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, f8, f8, f8, F8_2D, F8_2D),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def size_step(
-    slots: Ints,
-    h: Floats,
+    slots: RO_I8,
+    h: F8_2D,
     n: int,
-    table: Floats,
-    what: Ints,
-    numbers: Floats,
+    table: F8_2D,
+    what: RO_I8_2D,
+    numbers: RO_F8_2D,
     j: int,
     factor: float,
     square: float,
@@ -313,8 +298,8 @@ def size_step(
     m: float,
     y: float,
     c: float,
-    d: Floats,
-    steps: Floats,
+    d: F8_2D,
+    steps: F8_2D,
 ) -> None:
     """Set S, NORM and FACTOR of member j; FACTOR is 0 if it takes no step.
 
@@ -334,9 +319,9 @@ def size_step(
     steps[FACTOR, j] = c if kind == RISING else c / strength
 
 
-@kernel(void(RO_I8_2D, RO_F8_2D, F8, F8, F8_2D, F8_2D), inline=True)
+@kernel(inline=True)
 def solve_logistic(
-    what: Ints, numbers: Floats, margins: Floats, targets: Floats, steps: Floats, lanes: Floats
+    what: RO_I8_2D, numbers: RO_F8_2D, margins: F8, targets: F8, steps: F8_2D, lanes: F8_2D
 ) -> None:
     """Set TAU, and c Q*(-tau) over c, of all members with the logistic loss that take a step."""
     n = 0
@@ -361,9 +346,9 @@ def solve_logistic(
                 steps[CONJUGATE, j] = lanes[LANE_CONJUGATE, lane]
 
 
-@kernel(void(RO_I8_2D, RO_F8_2D, i8, f8, f8, f8, F8_2D), inline=True)
+@kernel(inline=True)
 def solve_quadratic(
-    what: Ints, numbers: Floats, j: int, m: float, y: float, scale: float, steps: Floats
+    what: RO_I8_2D, numbers: RO_F8_2D, j: int, m: float, y: float, scale: float, steps: F8_2D
 ) -> None:
     """The same for a member with another loss; scale: the factor of the bounds of tau."""
     lo, hi = scale * numbers[j, LO], scale * numbers[j, HI]
@@ -372,16 +357,16 @@ def solve_quadratic(
     )
 
 
-@kernel(void(RO_I8, F8_2D, i8, F8_2D, RO_I8_2D, F8, F8_2D, F8_2D), inline=True)
+@kernel(inline=True)
 def move_weights(
-    slots: Ints,
-    h: Floats,
+    slots: RO_I8,
+    h: F8_2D,
     n: int,
-    table: Floats,
-    what: Ints,
-    factors: Floats,
-    d: Floats,
-    steps: Floats,
+    table: F8_2D,
+    what: RO_I8_2D,
+    factors: F8,
+    d: F8_2D,
+    steps: F8_2D,
 ) -> None:
     """Add every member's step to its weights."""
     for j in range(what.shape[0]):
@@ -399,24 +384,22 @@ def move_weights(
             table[slots[p], j] += coefficient * row_values[p]
 
 
-@kernel(
-    void(RO_I8, F8_2D, i8, f8, f8, RO_I8_2D, F8, f8, F8_2D, I8, I8, I4, F8_2D, F8_2D), inline=True
-)
+@kernel(inline=True)
 def retain_row(
-    slots: Ints,
-    h: Floats,
+    slots: RO_I8,
+    h: F8_2D,
     n: int,
     y: float,
     c: float,
-    what: Ints,
-    factors: Floats,
+    what: RO_I8_2D,
+    factors: F8,
     scale: float,
-    steps: Floats,
-    k: Ints,
-    ring_starts: Ints,
-    ring_slots: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
+    steps: F8_2D,
+    k: I8,
+    ring_starts: I8,
+    ring_slots: I4,
+    ring_values: F8_2D,
+    ring_rows: F8_2D,
 ) -> None:
     """Append a row to the retained rows for certificates; scale: see solve_quadratic."""
     last = k[LAST]
@@ -440,59 +423,53 @@ def retain_row(
     k[LAST] = last + 1
 
 
-@kernel(
-    i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, b1, f8, I4_2D, I4, F8_2D, I4, F8, F8, I8,
-       RO_I8_2D, RO_F8_2D, F8, RO_I8_2D, RO_F8_2D, RO_F8, I8, F8_2D, F8_2D, F8_2D, F8, F8, F8_2D,
-       F8_2D, F8, I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D,
-       F8_2D,
-       F8_2D)
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
     retain: int,
     classes: bool,
     reach: float,
-    buckets: Indices,
-    touched: Indices,
-    table: Floats,
-    dense: Indices,
-    is_here: Floats,
-    f: Floats,
-    k: Ints,
-    what: Ints,
-    numbers: Floats,
-    duals: Floats,
-    inputs: Ints,
-    bases: Floats,
-    starts: Floats,
-    slots: Ints,
-    e: Floats,
-    h: Floats,
-    d: Floats,
-    squares: Floats,
-    factors: Floats,
-    steps: Floats,
-    lanes: Floats,
-    margins: Floats,
-    ring_starts: Ints,
-    ring_slots: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-    columns: Ints,
-    scores: Floats,
-    roles: Ints,
-    r: Floats,
-    g: Floats,
-    recent: Floats,
-    pairs: Floats,
-    stack: Floats,
-    scratch: Floats,
-    out: Floats,
+    buckets: I4_2D,
+    touched: I4,
+    table: F8_2D,
+    dense: I4,
+    is_here: F8,
+    f: F8,
+    k: I8,
+    what: RO_I8_2D,
+    numbers: RO_F8_2D,
+    duals: F8,
+    inputs: RO_I8_2D,
+    bases: RO_F8_2D,
+    starts: RO_F8,
+    slots: I8,
+    e: F8_2D,
+    h: F8_2D,
+    d: F8_2D,
+    squares: F8,
+    factors: F8,
+    steps: F8_2D,
+    lanes: F8_2D,
+    margins: F8,
+    ring_starts: I8,
+    ring_slots: I4,
+    ring_values: F8_2D,
+    ring_rows: F8_2D,
+    columns: RO_I8,
+    scores: F8_2D,
+    roles: RO_I8_2D,
+    r: F8_2D,
+    g: F8,
+    recent: F8_2D,
+    pairs: F8_2D,
+    stack: F8_2D,
+    scratch: F8_2D,
+    out: F8_2D,
 ) -> int:
     """Score and learn rows `start` to n; return n, or the first row that does not fit into an
     array.
@@ -589,19 +566,19 @@ def learn_rows(
     return int(n_rows)
 
 
-@kernel(void(I8, I4, F8_2D, F8_2D, RO_I8, F8_2D, RO_I8_2D, RO_F8_2D, i8, f8, F8))
+@kernel
 def member_sums(
-    ring_starts: Ints,
-    ring_slots: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-    k: Ints,
-    table: Floats,
-    what: Ints,
-    numbers: Floats,
+    ring_starts: I8,
+    ring_slots: I4,
+    ring_values: F8_2D,
+    ring_rows: F8_2D,
+    k: RO_I8,
+    table: F8_2D,
+    what: RO_I8_2D,
+    numbers: RO_F8_2D,
     j: int,
     scale: float,
-    out: Floats,
+    out: F8,
 ) -> None:
     """Sums for the certificate of dual member j, over the retained rows.
 

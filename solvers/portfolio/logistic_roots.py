@@ -5,7 +5,7 @@ waits for each. Here every iteration runs for four members at a time. The result
 not depend on the others.
 """
 
-from dualstream.solvers.jit import F8, F8_2D, Floats, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, kernel
 from dualstream.solvers.rows.scalar import exp_of, log_of, sigmoid_of
 
 # Rows of `lanes`: inputs, outputs, and intermediate values.
@@ -17,10 +17,8 @@ FARTHEST = 700.0
 """Beyond it a sigmoid is 0 or 1, and its exponential is not a normal number."""
 
 
-@kernel(void(F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
-def begin_roots(
-    c: Floats, s: Floats, u: Floats, low: Floats, high: Floats, last: Floats, is_open: Floats
-) -> None:
+@kernel(inline=True, apart=True)
+def begin_roots(c: F8, s: F8, u: F8, low: F8, high: F8, last: F8, is_open: F8) -> None:
     """A bracket and a first guess for each member, as in `loss_kernels.logistic_root`."""
     for j in range(c.shape[0]):
         lo = -c[j] - s[j]
@@ -34,17 +32,8 @@ def begin_roots(
         low[j], high[j], last[j], is_open[j] = lo, hi, hi - lo, 1.0
 
 
-@kernel(f8(F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
-def step_roots(
-    c: Floats,
-    s: Floats,
-    u: Floats,
-    share: Floats,
-    low: Floats,
-    high: Floats,
-    last: Floats,
-    is_open: Floats,
-) -> float:
+@kernel(inline=True, apart=True)
+def step_roots(c: F8, s: F8, u: F8, share: F8, low: F8, high: F8, last: F8, is_open: F8) -> float:
     """One iteration for every unconverged member; returns how many remain."""
     for j in range(c.shape[0]):
         here = u[j]
@@ -78,16 +67,16 @@ def step_roots(
     return left
 
 
-@kernel(void(F8, F8, F8), inline=True, apart=True)
-def conjugates(u: Floats, b: Floats, out: Floats) -> None:
+@kernel(inline=True, apart=True)
+def conjugates(u: F8, b: F8, out: F8) -> None:
     """b log b + (1 - b) log(1 - b) for b = sigmoid(u), as b u - log(1 + e^u)."""
     for j in range(u.shape[0]):
         e = exp_of(-min(abs(u[j]), FARTHEST))
         out[j] = b[j] * u[j] - (max(u[j], 0.0) + log_of(1.0 + e))
 
 
-@kernel(void(i8, F8_2D), inline=True, inner=False)
-def logistic_roots(n: int, lanes: Floats) -> None:
+@kernel(inline=True, inner=False)
+def logistic_roots(n: int, lanes: F8_2D) -> None:
     """U and B = sigmoid(U) at the root of u + C + S sigmoid(u), for n members, and CONJUGATE.
 
     lanes (N_LANES, room): C and S >= 0 are inputs. If one is not finite, the result is NaN.

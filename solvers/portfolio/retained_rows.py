@@ -7,20 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    i8,
-    kernel,
-)
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.online.forgetting_windows import LABEL, WEIGHT, RowBuffer
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import is_storable, rows_of_state
@@ -88,8 +75,8 @@ class RetainedRows:
         self._k[:] = 0, len(rows)
 
 
-@kernel(i8(RO_F8, i8))
-def first_of_last(weights: Floats, retain: int) -> int:
+@kernel
+def first_of_last(weights: RO_F8, retain: int) -> int:
     """The first of the last `retain` rows of positive weight."""
     left = retain
     for i in range(weights.shape[0] - 1, -1, -1):
@@ -100,20 +87,20 @@ def first_of_last(weights: Floats, retain: int) -> int:
     return 0
 
 
-@kernel(i8(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8, I8, I8, I4, F8, F8_2D))
+@kernel
 def retain_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
     retain: int,
-    k: Ints,
-    kept_starts: Ints,
-    kept_indices: Indices,
-    kept_values: Floats,
-    kept_rows: Floats,
+    k: I8,
+    kept_starts: I8,
+    kept_indices: I4,
+    kept_values: F8,
+    kept_rows: F8_2D,
 ) -> int:
     """Append rows `start` to n of positive weight; return n, or the first row that does not fit.
 

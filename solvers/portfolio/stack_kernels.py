@@ -18,7 +18,7 @@ In every kernel, for K members
     stack   (K + 4, K + 1)  rows of P, then W, H and PH below; no rows without a stack
 """
 
-from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, Floats, Ints, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, RO_I8_2D, kernel
 from dualstream.solvers.losses.loss_kernels import logistic_root
 from dualstream.solvers.rows.scalar import clip, sigmoid
 
@@ -33,8 +33,8 @@ _HEAVIEST = 1e6
 _FORGETTING, _LEAST_CURVATURE, _MOST_TRACE = 0.9995, 1e-3, 1e3
 
 
-@kernel(void(f8, F8_2D))
-def start_stack(variance: float, stack: Floats) -> None:
+@kernel
+def start_stack(variance: float, stack: F8_2D) -> None:
     """P = variance I."""
     size = stack.shape[1]
     for a in range(size):
@@ -42,8 +42,8 @@ def start_stack(variance: float, stack: Floats) -> None:
             stack[a, b] = variance if a == b else 0.0
 
 
-@kernel(f8(F8_2D), inline=True)
-def stack_score(stack: Floats) -> float:
+@kernel(inline=True)
+def stack_score(stack: F8_2D) -> float:
     """w.h for the inputs H."""
     size = stack.shape[1]
     score = 0.0
@@ -52,8 +52,8 @@ def stack_score(stack: Floats) -> float:
     return score
 
 
-@kernel(f8(f8, F8_2D), inline=True)
-def bend_stack(curvature: float, stack: Floats) -> float:
+@kernel(inline=True)
+def bend_stack(curvature: float, stack: F8_2D) -> float:
     """Add b h h' to the inverse of P, with forgetting; sets PH = P h, and returns h.PH."""
     size = stack.shape[1]
     inputs, product = stack[size + 1], stack[size + 2]
@@ -82,8 +82,8 @@ def bend_stack(curvature: float, stack: Floats) -> float:
     return square * left
 
 
-@kernel(void(f8, f8, F8_2D), inline=True)
-def learn_class(y: float, c: float, stack: Floats) -> None:
+@kernel(inline=True)
+def learn_class(y: float, c: float, stack: F8_2D) -> None:
     """Learn a row's label y (-1 or 1) of weight c for the inputs H."""
     c = min(c, _HEAVIEST)
     size = stack.shape[1]
@@ -95,8 +95,8 @@ def learn_class(y: float, c: float, stack: Floats) -> None:
         stack[size, a] += c * y * dual * stack[size + 2, a]
 
 
-@kernel(void(f8, f8, F8_2D), inline=True)
-def learn_number(target: float, c: float, stack: Floats) -> None:
+@kernel(inline=True)
+def learn_number(target: float, c: float, stack: F8_2D) -> None:
     """Learn a target of weight c, as the inputs H in units of S from the mean."""
     c = min(c, _HEAVIEST)
     size = stack.shape[1]
@@ -107,8 +107,8 @@ def learn_number(target: float, c: float, stack: Floats) -> None:
         stack[size, a] += c * error * stack[size + 2, a]
 
 
-@kernel(i8(RO_I8_2D), inline=True, inner=False)
-def stack_among(roles: Ints) -> int:
+@kernel(inline=True, inner=False)
+def stack_among(roles: RO_I8_2D) -> int:
     """The index of the stack among the members, -1 for none."""
     for j in range(roles.shape[0]):
         if roles[j, ROLE] == STACK:
@@ -116,9 +116,9 @@ def stack_among(roles: Ints) -> int:
     return -1
 
 
-@kernel(void(i8, F8, F8, F8, F8, F8, F8_2D), inline=True)
+@kernel(inline=True)
 def set_class_inputs(
-    index: int, m: Floats, is_active: Floats, a: Floats, b: Floats, outputs: Floats, stack: Floats
+    index: int, m: F8, is_active: F8, a: F8, b: F8, outputs: F8, stack: F8_2D
 ) -> None:
     """Set H to the calibrated log odds of the members but `index`; and its m and outputs."""
     size = stack.shape[1]
@@ -132,15 +132,9 @@ def set_class_inputs(
     outputs[index] = sigmoid(clip(a[index] * m[index] + b[index], -12.0, 12.0))
 
 
-@kernel(f8(i8, f8, f8, F8, F8, F8, F8_2D), inline=True)
+@kernel(inline=True)
 def set_number_inputs(
-    index: int,
-    mean: float,
-    scale: float,
-    m: Floats,
-    is_active: Floats,
-    outputs: Floats,
-    stack: Floats,
+    index: int, mean: float, scale: float, m: F8, is_active: F8, outputs: F8, stack: F8_2D
 ) -> float:
     """Set H to the distances of the members' predictions from the mean; the stack's prediction."""
     size = stack.shape[1]

@@ -48,19 +48,7 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_I8_2D,
-    Floats,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_I8_2D, kernel
 from dualstream.solvers.portfolio.stack_kernels import (
     BASE,
     MEMBER,
@@ -110,15 +98,15 @@ MAX_ABSOLUTE = 64.0
 _LEAST_UNIT = 1e-300
 
 
-@kernel(void(F8_2D, i8))
-def start_calibration(r: Floats, j: int) -> None:
+@kernel
+def start_calibration(r: F8_2D, j: int) -> None:
     """Restart the calibration of member j: a = 1, b = 0."""
     r[A, j], r[B, j] = 1.0, 0.0
     r[CURVATURE_A, j] = r[CURVATURE_B, j] = 10.0
 
 
-@kernel(void(F8, F8, F8, F8, F8), inline=True, apart=True)
-def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, predictions: Floats) -> None:
+@kernel(inline=True, apart=True)
+def calibrated(scores: F8, a: F8, b: F8, m: F8, predictions: F8) -> None:
     """m: the scores, clipped; own: sigmoid(a m + b), 1/2 without a score."""
     for j in range(scores.shape[0]):
         x = max(min(scores[j], MAX_SCORE), -MAX_SCORE)
@@ -128,9 +116,9 @@ def calibrated(scores: Floats, a: Floats, b: Floats, m: Floats, predictions: Flo
         predictions[j] = sigmoid_of(z) if is_known else 0.5
 
 
-@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D), inline=True)
+@kernel(inline=True)
 def mixed_class(
-    scores: Floats, roles: Ints, r: Floats, g: Floats, stack: Floats, scratch: Floats
+    scores: F8, roles: RO_I8_2D, r: F8_2D, g: RO_F8, stack: F8_2D, scratch: F8_2D
 ) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN without a score) and OWN."""
     for j in range(roles.shape[0]):
@@ -147,17 +135,17 @@ def mixed_class(
     return 0.5 if abs(p - 0.5) < 1e-12 else p
 
 
-@kernel(f8(i8, RO_F8), inline=True, inner=False)
-def base_of(base: int, g: Floats) -> float:
+@kernel(inline=True, inner=False)
+def base_of(base: int, g: RO_F8) -> float:
     """The base that a member's score is added to."""
     if base == NO_BASE:
         return 0.0
     return float(g[LAST] if base == LAST_BASE else g[MEAN])
 
 
-@kernel(f8(F8, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D), inline=True)
+@kernel(inline=True)
 def mixed_number(
-    scores: Floats, roles: Ints, r: Floats, g: Floats, stack: Floats, scratch: Floats
+    scores: F8, roles: RO_I8_2D, r: F8_2D, g: RO_F8, stack: F8_2D, scratch: F8_2D
 ) -> float:
     """p for the raw scores (K,) of one row; sets M (NaN without a score) and OWN."""
     if g[ROWS_SEEN] == 0.0:
@@ -186,17 +174,17 @@ def mixed_number(
     return float(g[MEAN] + apart)
 
 
-@kernel(void(f8, f8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(inline=True, apart=True)
 def calibrate(
     positive: float,
     c: float,
-    m: Floats,
-    predictions: Floats,
-    is_active: Floats,
-    a: Floats,
-    b: Floats,
-    curvature_a: Floats,
-    curvature_b: Floats,
+    m: F8,
+    predictions: F8,
+    is_active: F8,
+    a: F8,
+    b: F8,
+    curvature_a: F8,
+    curvature_b: F8,
 ) -> None:
     """One step of a_k and b_k of every active member that has a score."""
     for j in range(m.shape[0]):
@@ -211,8 +199,8 @@ def calibrate(
         curvature_a[j], curvature_b[j] = ca, cb
 
 
-@kernel(void(RO_F8, F8_2D), inline=True)
-def begin_calibrations(m: Floats, r: Floats) -> None:
+@kernel(inline=True)
+def begin_calibrations(m: RO_F8, r: F8_2D) -> None:
     """Restart the calibration of members without a score in this row."""
     for j in range(m.shape[0]):
         if m[j] != m[j]:
@@ -220,8 +208,8 @@ def begin_calibrations(m: Floats, r: Floats) -> None:
             r[RESETS, j] += 1.0
 
 
-@kernel(void(F8, F8, F8, f8), inline=True, apart=True, inner=False)
-def share_out(v: Floats, gain: Floats, is_active: Floats, share: float) -> None:
+@kernel(inline=True, apart=True, inner=False)
+def share_out(v: F8, gain: F8, is_active: F8, share: float) -> None:
     """v_k <- v_k gain_k, normalised and mixed, over the active members."""
     total = active = 0.0
     for j in range(v.shape[0]):
@@ -239,16 +227,16 @@ def share_out(v: Floats, gain: Floats, is_active: Floats, share: float) -> None:
         v[j] = keep * v[j] * gain[j] + mix if is_active[j] > 0.0 else v[j]
 
 
-@kernel(void(F8, F8, F8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(inline=True, apart=True)
 def add_losses(
-    cost: Floats,
-    wrong: Floats,
-    is_active: Floats,
-    rows: Floats,
-    losses: Floats,
-    mistakes: Floats,
-    recent_losses: Floats,
-    recent_mistakes: Floats,
+    cost: F8,
+    wrong: F8,
+    is_active: F8,
+    rows: F8,
+    losses: F8,
+    mistakes: F8,
+    recent_losses: F8,
+    recent_mistakes: F8,
 ) -> None:
     """Count a row for every active member."""
     for j in range(cost.shape[0]):
@@ -259,10 +247,8 @@ def add_losses(
         recent_mistakes[j] = wrong[j] if is_active[j] > 0.0 else NOT_ACTIVE
 
 
-@kernel(void(i8, F8, F8, F8, F8, F8), inline=True, apart=True)
-def add_pairs(
-    j: int, cost: Floats, is_active: Floats, rows: Floats, totals: Floats, squares: Floats
-) -> None:
+@kernel(inline=True, apart=True)
+def add_pairs(j: int, cost: F8, is_active: F8, rows: F8, totals: F8, squares: F8) -> None:
     """Count a row for the pairs of member j and every earlier one."""
     for i in range(j):
         both = is_active[i] * is_active[j]
@@ -272,8 +258,8 @@ def add_pairs(
         squares[i] += apart * apart
 
 
-@kernel(void(F8_2D, F8_2D, F8_2D, F8, F8_2D), inline=True)
-def count_losses(r: Floats, recent: Floats, pairs: Floats, g: Floats, scratch: Floats) -> None:
+@kernel(inline=True)
+def count_losses(r: F8_2D, recent: F8_2D, pairs: F8_2D, g: F8, scratch: F8_2D) -> None:
     """Count COST and WRONG of a row for every active member."""
     n = r.shape[1]
     line = recent[int(g[COUNTED]) % recent.shape[0]]
@@ -286,16 +272,16 @@ def count_losses(r: Floats, recent: Floats, pairs: Floats, g: Floats, scratch: F
         add_pairs(j, scratch[COST], r[IS_ACTIVE], pairs[j], pairs[n + j], pairs[2 * n + j])
 
 
-@kernel(void(f8, f8, f8, F8, F8, F8, F8, F8), inline=True, apart=True)
+@kernel(inline=True, apart=True)
 def charge(
     y: float,
     positive: float,
     exponent: float,
-    predictions: Floats,
-    gain: Floats,
-    cost: Floats,
-    wrong: Floats,
-    target: Floats,
+    predictions: F8,
+    gain: F8,
+    cost: F8,
+    wrong: F8,
+    target: F8,
 ) -> None:
     """Set the loss of each member's prediction."""
     for j in range(predictions.shape[0]):
@@ -309,22 +295,19 @@ def charge(
             gain[j] = exp_of(-exponent * cost[j])
 
 
-@kernel(
-    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def classify_row(
-    scores: Floats,
+    scores: F8,
     y: float,
     c: float,
-    roles: Ints,
-    r: Floats,
-    g: Floats,
-    recent: Floats,
-    pairs: Floats,
-    stack: Floats,
-    scratch: Floats,
-    out: Floats,
+    roles: RO_I8_2D,
+    r: F8_2D,
+    g: F8,
+    recent: F8_2D,
+    pairs: F8_2D,
+    stack: F8_2D,
+    scratch: F8_2D,
+    out: F8,
 ) -> None:
     """Predict a row of raw scores (K,), then learn its label y (-1 or 1) with weight c.
 
@@ -353,22 +336,19 @@ def classify_row(
     g[POSITIVE if y > 0.0 else NEGATIVE] += c
 
 
-@kernel(
-    void(F8, f8, f8, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def regress_row(
-    scores: Floats,
+    scores: F8,
     y: float,
     c: float,
-    roles: Ints,
-    r: Floats,
-    g: Floats,
-    recent: Floats,
-    pairs: Floats,
-    stack: Floats,
-    scratch: Floats,
-    out: Floats,
+    roles: RO_I8_2D,
+    r: F8_2D,
+    g: F8,
+    recent: F8_2D,
+    pairs: F8_2D,
+    stack: F8_2D,
+    scratch: F8_2D,
+    out: F8,
 ) -> None:
     """Predict a row of raw scores (K,), then learn its target y with weight c."""
     p = mixed_number(scores, roles, r, g, stack, scratch)
@@ -411,22 +391,20 @@ def regress_row(
     g[ROWS_SEEN] = n + 1.0
 
 
-@kernel(
-    void(F8_2D, RO_F8, RO_F8, b1, RO_I8_2D, F8_2D, F8, F8_2D, F8_2D, F8_2D, F8_2D, F8_2D)
-)  # fmt: skip
+@kernel
 def rule_rows(
-    scores: Floats,
-    labels: Floats,
-    weights: Floats,
+    scores: F8_2D,
+    labels: RO_F8,
+    weights: RO_F8,
     classes: bool,
-    roles: Ints,
-    r: Floats,
-    g: Floats,
-    recent: Floats,
-    pairs: Floats,
-    stack: Floats,
-    scratch: Floats,
-    out: Floats,
+    roles: RO_I8_2D,
+    r: F8_2D,
+    g: F8,
+    recent: F8_2D,
+    pairs: F8_2D,
+    stack: F8_2D,
+    scratch: F8_2D,
+    out: F8_2D,
 ) -> None:
     """The rule for rows whose raw scores (n, K) are all known; out (n, N_OUT)."""
     for i in range(labels.shape[0]):
@@ -437,10 +415,8 @@ def rule_rows(
             regress_row(scores[i], y, c, roles, r, g, recent, pairs, stack, scratch, out[i])
 
 
-@kernel(void(F8, RO_F8, RO_F8, F8_2D, F8_2D))
-def calibrate_rows(
-    scores: Floats, labels: Floats, weights: Floats, r: Floats, scratch: Floats
-) -> None:
+@kernel
+def calibrate_rows(scores: F8, labels: RO_F8, weights: RO_F8, r: F8_2D, scratch: F8_2D) -> None:
     """Calibrate one member, r (N_RULE, 1), on rows that it scored (n,); nothing else is counted."""
     for i in range(scores.shape[0]):
         calibrated(scores[i : i + 1], r[A], r[B], scratch[M], scratch[OWN])
@@ -451,16 +427,16 @@ def calibrate_rows(
         begin_calibrations(scratch[M], r)
 
 
-@kernel(void(F8_2D, b1, RO_I8_2D, F8_2D, RO_F8, F8_2D, F8_2D, F8))
+@kernel
 def mix_rows(
-    scores: Floats,
+    scores: F8_2D,
     classes: bool,
-    roles: Ints,
-    r: Floats,
-    g: Floats,
-    stack: Floats,
-    scratch: Floats,
-    out: Floats,
+    roles: RO_I8_2D,
+    r: F8_2D,
+    g: RO_F8,
+    stack: F8_2D,
+    scratch: F8_2D,
+    out: F8,
 ) -> None:
     """out (n,): the portfolio's score for raw scores (n, K); nothing is learned."""
     for i in range(out.shape[0]):

@@ -8,27 +8,7 @@ weight of the last row.
 After ALL_ROWS rows of a model, one row in ONE_IN is profiled and has the weight of ONE_IN rows.
 """
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
-
-_I8_2D = i8[:, ::1]
-_RO_B1 = types.Array(b1, 1, "C", readonly=True)
+from dualstream.solvers.jit import F8, F8_2D, I8, I8_2D, RO_B1, RO_F8, RO_I4, RO_I8, kernel
 
 MAX_COLUMNS = 256
 """Maximum number of columns of a profile; the first ones are kept."""
@@ -78,8 +58,8 @@ CATEGORY_BINS = 32
 CATEGORIES_FROM = BODY + 3 * TOP
 
 
-@kernel(i8(I8, i8), inline=True)
-def column_slot(table: Ints, index: int) -> int:
+@kernel(inline=True)
+def column_slot(table: I8, index: int) -> int:
     """The slot of a feature, or the empty slot where it belongs."""
     mask = table.shape[0] - 1
     at = (((index & _KEY_MASK) * 2654435761 & _KEY_MASK) >> 7) & mask
@@ -88,15 +68,15 @@ def column_slot(table: Ints, index: int) -> int:
     return int(at)
 
 
-@kernel(void(I8, RO_I8, RO_I8))
-def enter_features(table: Ints, indices: Ints, codes: Ints) -> None:
+@kernel
+def enter_features(table: I8, indices: RO_I8, codes: RO_I8) -> None:
     """Enter features (n,) that the table does not have; the table has room."""
     for i in range(indices.shape[0]):
         index = int(indices[i])
         table[column_slot(table, index)] = codes[i] << CODE_SHIFT | (index + 1)
 
 
-@kernel(b1(i8), inline=True)
+@kernel(inline=True)
 def is_profiled(number: int) -> bool:
     """Whether a learned row is profiled: one of ONE_IN consecutive rows, chosen by a hash.
 
@@ -109,8 +89,8 @@ def is_profiled(number: int) -> bool:
     return (mixed >> 16) % ONE_IN == number % ONE_IN
 
 
-@kernel(void(F8, i8, _I8_2D, F8_2D), inner=True)
-def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
+@kernel(inner=True)
+def _rescale(clock: F8, columns: int, counts: I8_2D, cells: F8_2D) -> None:
     """Divide all sums of weights by the weight of the last row."""
     short, long = 1.0 / clock[SHORT], 1.0 / clock[LONG]
     clock[SHORT] = 1.0
@@ -133,8 +113,8 @@ def _rescale(clock: Floats, columns: int, counts: Ints, cells: Floats) -> None:
             cell[at + 1] *= long
 
 
-@kernel(void(F8), inner=True)
-def _set_edges(cell: Floats) -> None:
+@kernel(inner=True)
+def _set_edges(cell: F8) -> None:
     """Sort the sample, and replace it by its deciles and empty bins."""
     for i in range(BODY + 1, BODY + SAMPLED):
         value = cell[i]
@@ -150,15 +130,15 @@ def _set_edges(cell: Floats) -> None:
         cell[at] = 0.0
 
 
-@kernel(void(F8, F8, i8), inline=True)
-def _add_to_bin(cell: Floats, clock: Floats, bin_: int) -> None:
+@kernel(inline=True)
+def _add_to_bin(cell: F8, clock: F8, bin_: int) -> None:
     """Count the row in a bin, which has a sum for each window."""
     cell[bin_] += clock[SHORT]
     cell[bin_ + 1] += clock[LONG]
 
 
-@kernel(i8(F8, f8), inline=True)
-def _bin_of(cell: Floats, value: float) -> int:
+@kernel(inline=True)
+def _bin_of(cell: F8, value: float) -> int:
     """The bin of a number. A branch for each edge is mispredicted too often."""
     bin_ = 0
     for j in range(_EDGES):
@@ -167,8 +147,8 @@ def _bin_of(cell: Floats, value: float) -> int:
     return bin_
 
 
-@kernel(void(I8, F8, F8, i8, f8), inline=True)
-def _add_number(count: Ints, cell: Floats, clock: Floats, row: int, value: float) -> None:
+@kernel(inline=True)
+def _add_number(count: I8, cell: F8, clock: F8, row: int, value: float) -> None:
     """Count a row with a number."""
     seen = count[COUNT] - count[OTHERS]
     if seen == 1:
@@ -198,10 +178,8 @@ def _add_number(count: Ints, cell: Floats, clock: Floats, row: int, value: float
     _add_to_bin(cell, clock, NUMBERS_FROM + 2 * count[BIN])
 
 
-@kernel(void(I8, F8, F8, i8, i8, b1), inline=True)
-def _add_category(
-    count: Ints, cell: Floats, clock: Floats, row: int, index: int, is_first: bool
-) -> None:
+@kernel(inline=True)
+def _add_category(count: I8, cell: F8, clock: F8, row: int, index: int, is_first: bool) -> None:
     """Count a value of a row; `is_first` for the first one of the row."""
     if count[BINNED_ROW] == NOT_SEEN:
         count[BINNED_ROW] = row
@@ -226,24 +204,22 @@ def _add_category(
     cell[least + 1] += 1.0
 
 
-@kernel(
-    i8(RO_I8, RO_I4, RO_F8, _RO_B1, RO_F8, i8, b1, I8, F8, I8, _I8_2D, F8_2D, F8, I8), apart=True
-)
+@kernel(apart=True)
 def profile_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    rejected: Flags,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    rejected: RO_B1,
+    weights: RO_F8,
     row: int,
     is_numbered: bool,
-    table: Ints,
-    clock: Floats,
-    sizes: Ints,
-    counts: Ints,
-    cells: Floats,
-    words: Floats,
-    texts: Ints,
+    table: I8,
+    clock: F8,
+    sizes: I8,
+    counts: I8_2D,
+    cells: F8_2D,
+    words: F8,
+    texts: I8,
 ) -> int:
     """Count the learned rows from `row` on; rows that were rejected or have no weight do not count.
 

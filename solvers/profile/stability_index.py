@@ -7,7 +7,7 @@ fills the bins of both windows.
 
 import math
 
-from dualstream.solvers.jit import F8, F8_2D, I8, Floats, Ints, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, I8, I8_2D, kernel
 from dualstream.solvers.profile.kernels import (
     BINNED_ROW,
     CATEGORIES_FROM,
@@ -28,15 +28,13 @@ from dualstream.solvers.profile.kernels import (
     SHORT_TOTAL,
 )
 
-_I8_2D = i8[:, ::1]
-
 MIN_ROWS = 2_000
 """Rows in a column's windows before its stability index is computed."""
 SMOOTHING = 0.01
 """Share of a distribution that is spread evenly over the bins."""
 
 
-@kernel(f8(f8, f8, f8, f8), inline=True)
+@kernel(inline=True)
 def _term(p: float, q: float, even: float, noise: float) -> float:
     """A bin's part of the index, less its mean by chance: p has the variance noise * q * (1 - q).
 
@@ -45,9 +43,9 @@ def _term(p: float, q: float, even: float, noise: float) -> float:
     return (p - q) * math.log(p / q) - noise * (1.0 - q) * (q - even) / q
 
 
-@kernel(f8(F8, i8, i8, f8, f8, f8, f8), inline=True)
+@kernel(inline=True)
 def _index_of(
-    cell: Floats,
+    cell: F8,
     first: int,
     bins: int,
     short_absent: float,
@@ -84,8 +82,8 @@ def _index_of(
     return max(0.0, index)
 
 
-@kernel(void(F8, I8, _I8_2D, F8_2D, F8))
-def stability_indices(clock: Floats, sizes: Ints, counts: Ints, cells: Floats, out: Floats) -> None:
+@kernel
+def stability_indices(clock: F8, sizes: I8, counts: I8_2D, cells: F8_2D, out: F8) -> None:
     """Population stability index of each column; NaN for times and before MIN_ROWS rows.
 
     out  (columns,)

@@ -15,21 +15,7 @@ certificate measures optimisation, not how well the model predicts new rows.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_F8_2D, kernel
 from dualstream.solvers.losses.loss_kernels import gap_term, loss_conjugate, loss_value
 
 
@@ -77,21 +63,21 @@ def summed(parts: Sequence[Certificate]) -> Certificate | None:
     )
 
 
-@kernel(void(I8, I4, F8, F8_2D, i8, i8, RO_F8_2D, f8, f8, f8, f8, RO_F8, F8))
+@kernel
 def row_sums(
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
     first: int,
     last: int,
-    w: Floats,
+    w: RO_F8_2D,
     fv: float,
     fz: float,
     bias: float,
     beta: float,
-    loss: Floats,
-    out: Floats,
+    loss: RO_F8,
+    out: F8,
 ) -> None:
     """Sums over the retained rows `first` to `last` (see forgetting_windows.Ring), newest first.
 

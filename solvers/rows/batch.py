@@ -23,10 +23,7 @@ from dualstream.solvers.jit import (
     Floats,
     Indices,
     Ints,
-    b1,
-    i8,
     kernel,
-    types,
 )
 from dualstream.solvers.rows.scalar import sort_row
 from dualstream.solvers.rows.shared_ones import are_shared_ones
@@ -454,8 +451,8 @@ def _check_pointers(indptr: Ints, indices: Ints, values: Floats) -> None:
         raise ShapeMismatch("the row pointers do not fit the entries")
 
 
-@kernel(i8(RO_F8_2D, I8, I4, F8))
-def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -> int:
+@kernel
+def drop_zeros(matrix: RO_F8_2D, indptr: I8, indices: I4, values: F8) -> int:
     """Write the nonzero entries of a dense matrix; return their number."""
     n, dim = matrix.shape
     nnz = 0
@@ -469,8 +466,8 @@ def drop_zeros(matrix: Floats, indptr: Ints, indices: Indices, values: Floats) -
     return nnz
 
 
-@kernel(i8(I8, I4, F8))
-def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
+@kernel
+def sum_equal_indices(indptr: I8, indices: I4, values: F8) -> int:
     """Add the values of equal indices in a sorted row, in order and in place; return the new
     length.
 
@@ -494,10 +491,8 @@ def sum_equal_indices(indptr: Ints, indices: Indices, values: Floats) -> int:
     return written
 
 
-@kernel(i8(I8, I4, F8, i8, I8, I8))
-def tidy_rows(
-    indptr: Ints, indices: Indices, values: Floats, dim: int, faults: Ints, at: Ints
-) -> int:
+@kernel
+def tidy_rows(indptr: I8, indices: I4, values: F8, dim: int, faults: I8, at: I8) -> int:
     """Sort each row, drop its zeros, empty it if it is bad; in place. Returns the number of
     entries.
 
@@ -541,9 +536,9 @@ def tidy_rows(
     return written
 
 
-@kernel(b1(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
+@kernel
 def are_good(
-    indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, labels: RO_F8, weights: RO_F8, dim: int
 ) -> bool:
     """Whether every row satisfies the rules of Batch, computed without unpredictable branches.
 
@@ -576,9 +571,9 @@ def are_good(
     return bool(good and falls == between)
 
 
-@kernel(types.UniTuple(i8, 3)(RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8))
+@kernel
 def first_bad_row(
-    indptr: Ints, indices: Indices, values: Floats, labels: Floats, weights: Floats, dim: int
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, labels: RO_F8, weights: RO_F8, dim: int
 ) -> tuple[int, int, int]:
     """First row that breaks a rule of Batch, the rule, and the index; row -1 if all are valid."""
     n = indptr.shape[0] - 1

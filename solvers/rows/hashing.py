@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from dualstream.solvers.jit import I8, RO_I8, RO_U1, Bytes, Ints, kernel, void
+from dualstream.solvers.jit import I8, RO_I8, RO_U1, Ints, kernel
 from dualstream.solvers.rows.text.tokens import hash_bytes
 
 MAX_BITS = 28
@@ -76,8 +76,8 @@ def sorted_row(row: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return indices, values
 
 
-@kernel(void(RO_U1, RO_I8, I8))
-def hash_all(text: Bytes, ends: Ints, out: Ints) -> None:
+@kernel
+def hash_all(text: RO_U1, ends: RO_I8, out: I8) -> None:
     """hash_bytes of each piece of `text`; out (n,) in [0, 2^32).
 
     text (m,) uint8 holds the pieces one after the other; piece i is ends[i]:ends[i+1], ends (n +

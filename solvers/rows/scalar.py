@@ -8,20 +8,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dualstream.solvers.jit import (
-    DISABLED,
-    F8,
-    I4,
-    RO_F8,
-    Floats,
-    Indices,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import DISABLED, F8, I4, RO_F8, Floats, kernel, types
 
 _MAGIC = 6755399441055744.0
 """1.5 * 2^52: adding a number of up to 51 bits leaves that number, rounded, in the low bits."""
@@ -42,7 +29,7 @@ TINY = 1e-290
 _LARGE = 1e300
 
 
-@kernel(f8(f8, f8, f8))
+@kernel
 def clip(x: float, lo: float, hi: float) -> float:
     """x moved into [lo, hi]."""
     if x < lo:
@@ -52,7 +39,7 @@ def clip(x: float, lo: float, hi: float) -> float:
     return x
 
 
-@kernel(f8(f8, f8))
+@kernel
 def soft(x: float, eps: float) -> float:
     """Soft threshold: x moved towards 0 by eps, but not past 0."""
     if x > eps:
@@ -62,7 +49,7 @@ def soft(x: float, eps: float) -> float:
     return 0.0
 
 
-@kernel(f8(f8))
+@kernel
 def sigmoid(x: float) -> float:
     """1 / (1 + exp(-x)), for any x without overflow."""
     e = math.exp(-abs(x))
@@ -70,7 +57,7 @@ def sigmoid(x: float) -> float:
     return (1.0 if x >= 0.0 else e) / (1.0 + e)
 
 
-@kernel(f8(f8))
+@kernel
 def log1pexp(x: float) -> float:
     """log(1 + exp(x)), for any x without overflow."""
     if x > 0.0:
@@ -78,14 +65,14 @@ def log1pexp(x: float) -> float:
     return math.log1p(math.exp(x))
 
 
-@kernel(f8(f8))
+@kernel
 def xlogx(x: float) -> float:
     """x log x, with 0 log 0 = 0."""
     return x * math.log(x) if x > 0.0 else 0.0
 
 
-@kernel(void(I4, F8, i8, i8))
-def sort_row(indices: Indices, values: Floats, start: int, end: int) -> None:
+@kernel
+def sort_row(indices: I4, values: F8, start: int, end: int) -> None:
     """Sort entries `start` to `end` of a row by index, in place: O(k log k), O(k) when sorted."""
     count = end - start
     if count <= 32:
@@ -139,7 +126,7 @@ def _prefetch(typing: Any, matrix: Any, row: Any) -> Any:
         builder.call(call, [pointer, read, keep, is_data])
         return context.get_dummy_value()
 
-    return void(matrix, i8), generate
+    return types.void(matrix, types.int64), generate
 
 
 def _no_prefetch(matrix: Floats, row: int) -> None:
@@ -150,8 +137,8 @@ prefetch: Any = _no_prefetch if DISABLED else intrinsic(_prefetch)
 """For tables larger than a cache: loads the next rows while the current one is used."""
 
 
-@kernel(i8(RO_F8, b1))
-def unknown_label(labels: Floats, binary: bool) -> int:
+@kernel
+def unknown_label(labels: RO_F8, binary: bool) -> int:
     """First row with a label that is invalid for the task, or -1. Invalid: NaN; for binary all but
     -1, 0, 1."""
     for i in range(labels.shape[0]):
@@ -161,8 +148,8 @@ def unknown_label(labels: Floats, binary: bool) -> int:
     return -1
 
 
-@kernel(f8(RO_F8, i8, i8, f8), inner=True)
-def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
+@kernel(inner=True)
+def scaled_norm(values: RO_F8, begin: int, end: int, bias: float) -> float:
     """The 2-norm of entries `begin` to `end` and `bias`, safe from underflow of the squares."""
     largest = abs(bias)
     for p in range(begin, end):
@@ -175,14 +162,14 @@ def scaled_norm(values: Floats, begin: int, end: int, bias: float) -> float:
     return largest * math.sqrt(total)
 
 
-@kernel(f8(f8, f8))
+@kernel
 def shrink(x: float, eps: float) -> float:
     """Soft threshold for finite x and eps >= 0, without an unpredictable branch."""
     at_least = x if x > -eps else -eps
     return x - (at_least if at_least < eps else eps)
 
 
-@kernel(f8(f8, f8), inner=True)
+@kernel(inner=True)
 def balance(share: float, power: float) -> float:
     """share^(-power): the factor of a sparse column under balanced scaling."""
     if power == 0.25:
@@ -192,7 +179,7 @@ def balance(share: float, power: float) -> float:
     return math.exp(-power * math.log(share))
 
 
-@kernel(f8(f8, f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
     """h_j of a dense column x of balanced scaling, see features/scaling.py."""
     share = c / t
@@ -203,7 +190,7 @@ def dense_value(x: float, t: float, c: float, mu: float, m: float) -> float:
     return (x - mu * share) / math.sqrt(var)
 
 
-@kernel(f8(f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def sparse_ratio(x: float, c: float, mu: float, m: float) -> float:
     """x / rms_j of a sparse column, see features/scaling.py."""
     square = m / c + mu * mu
@@ -212,7 +199,7 @@ def sparse_ratio(x: float, c: float, mu: float, m: float) -> float:
     return x / math.sqrt(square)
 
 
-@kernel(f8(f8, f8, f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def sparse_value(x: float, t: float, c: float, mu: float, m: float, power: float) -> float:
     """h_j of a sparse column x of balanced scaling, see features/scaling.py."""
     return sparse_ratio(x, c, mu, m) * balance(c / t, power)
@@ -248,7 +235,7 @@ bits_of: Any = _plain_bits_of if DISABLED else intrinsic(_bits_of)
 float_of: Any = _plain_float_of if DISABLED else intrinsic(_float_of)
 
 
-@kernel(f8(f8), inline=True, inner=False)
+@kernel(inline=True, inner=False)
 def exp_of(x: float) -> float:
     """exp(x) for x in [-708, 709], to about one unit in the last place; NaN for NaN.
 
@@ -270,7 +257,7 @@ def exp_of(x: float) -> float:
     return p * scale
 
 
-@kernel(f8(f8), inline=True, inner=False)
+@kernel(inline=True, inner=False)
 def log_of(x: float) -> float:
     """log(x) for a normal x > 0, to about one unit in the last place; see exp_of."""
     bits = bits_of(x)
@@ -287,15 +274,15 @@ def log_of(x: float) -> float:
     return n * _LN2_HIGH + (2.0 * s + (2.0 * s * s2 * p + n * _LN2_LOW))
 
 
-@kernel(f8(f8), inline=True, inner=False)
+@kernel(inline=True, inner=False)
 def sigmoid_of(x: float) -> float:
     """sigmoid(x) for |x| <= 708; see exp_of."""
     e = exp_of(-abs(x))
     return (1.0 if x >= 0.0 else e) / (1.0 + e)
 
 
-@kernel(f8(F8, f8))
-def fold(v: Floats, scale: float) -> float:
+@kernel
+def fold(v: F8, scale: float) -> float:
     """v *= scale; return |v|^2, which may be infinite or NaN."""
     total = 0.0
     for j in range(v.shape[0]):

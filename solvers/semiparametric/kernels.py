@@ -8,21 +8,7 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
 
 FEATURE, POWER, PERIOD, SHIFT, N_COLUMNS = range(5)
 """Columns of `terms`: a power of x_feature or, with a period, a sine of it."""
@@ -31,9 +17,9 @@ SINC = 3.0
 MEAN, WEIGHT = range(2)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_F8_2D, RO_F8, F8))
+@kernel
 def add_basis(
-    indptr: Ints, indices: Indices, values: Floats, terms: Floats, beta: Floats, out: Floats
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, terms: RO_F8_2D, beta: RO_F8, out: F8
 ) -> None:
     """out[i] += sum_k beta_k psi_k(x_i); terms with beta 0 are skipped.
 
@@ -67,15 +53,9 @@ def add_basis(
         out[i] += total
 
 
-@kernel(void(RO_F8, RO_F8, f8, F8, F8, B1, F8))
+@kernel
 def learn_mean(
-    labels: Floats,
-    weights: Floats,
-    epsilon: float,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    f: Floats,
+    labels: RO_F8, weights: RO_F8, epsilon: float, scores: F8, losses: F8, updated: B1, f: F8
 ) -> None:
     """Score each row by the weighted mean of all earlier labels, then add its label.
 
@@ -94,10 +74,8 @@ def learn_mean(
     f[MEAN], f[WEIGHT] = mean, total
 
 
-@kernel(void(RO_F8, f8, F8, F8, B1))
-def score_losses(
-    labels: Floats, epsilon: float, scores: Floats, losses: Floats, rejected: Flags
-) -> None:
+@kernel
+def score_losses(labels: RO_F8, epsilon: float, scores: F8, losses: F8, rejected: B1) -> None:
     """Loss of each score; a row whose score or loss is not finite is rejected."""
     for i in range(labels.shape[0]):
         loss = max(0.0, abs(labels[i] - scores[i]) - epsilon)

@@ -120,8 +120,8 @@ spec = importlib.util.spec_from_file_location("jit", {str(ROOT / "jit.py")!r})
 jit = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(jit)
 
-@jit.kernel(jit.f8(jit.f8))
-def double(x):
+@jit.kernel
+def double(x: float) -> float:
     return 2.0 * x
 
 print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))
@@ -130,8 +130,8 @@ print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))
 
 WITH_VIEWS = """
 
-@jit.kernel(jit.f8(jit.F8_2D))
-def total(rows):
+@jit.kernel
+def total(rows: jit.F8_2D) -> float:
     found = 0.0
     for i in range(rows.shape[0]):
         row = rows[i]
@@ -163,12 +163,12 @@ def test_kernels_count_no_references_to_their_arrays(tmp_path):
 def test_a_kernel_that_only_kernels_call_cannot_be_called_from_python(tmp_path):
     path = tmp_path / "inner.py"
     path.write_text(
-        ONE_KERNEL.replace("(jit.f8))", "(jit.f8), inner=True)").replace(
+        ONE_KERNEL.replace("@jit.kernel", "@jit.kernel(inner=True)").replace(
             "print(double(1.5), len(double.stats.cache_hits), len(double.stats.cache_misses))", ""
         )
         + """
-@jit.kernel(jit.f8(jit.f8))
-def four_times(x):
+@jit.kernel
+def four_times(x: float) -> float:
     return double(double(x))
 
 print(four_times(1.5), len(double.signatures))
@@ -187,12 +187,12 @@ MACHINE_CODE = """
 from llvmlite import binding
 from numba.core.compiler import Flags
 
-@jit.kernel(jit.f8(jit.f8), inner=True)
-def thrice(x):
+@jit.kernel(inner=True)
+def thrice(x: float) -> float:
     return 3.0 * x
 
-@jit.kernel(jit.f8(jit.f8))
-def nine_times(x):
+@jit.kernel
+def nine_times(x: float) -> float:
     return thrice(thrice(x))
 
 def has_code(kernel):
@@ -256,7 +256,7 @@ def test_without_a_writable_cache_there_is_one_warning_and_it_works(one_kernel, 
 FILES = {
     "shared": """
 from typing import NamedTuple
-from dualstream.solvers.jit import f8, kernel, types
+from dualstream.solvers.jit import kernel
 
 STEP, UNUSED = 2.0, 3.0
 
@@ -264,36 +264,39 @@ class Pair(NamedTuple):
     a: float
     b: float
 
-@kernel(f8(f8), inner=True)
-def stepped(x):
+@kernel(inner=True)
+def stepped(x: float) -> float:
     return x + STEP
 """,
     "online": """
 import shared
-from dualstream.solvers.jit import f8, kernel
+from dualstream.solvers.jit import kernel
 from shared import stepped
 
-@kernel(f8(f8))
-def twice(x):
+@kernel
+def twice(x: float) -> float:
     return stepped(stepped(x))
 
-@kernel(f8(f8))
-def longer(x):
+@kernel
+def longer(x: float) -> float:
     return x + shared.STEP
 """,
     "nonlinear": """
-from dualstream.solvers.jit import f8, kernel, types
+from typing import Annotated
+from dualstream.solvers.jit import kernel, types
 from shared import Pair
 
-@kernel(f8(types.NamedTuple((f8, f8), Pair)))
-def of_pair(pair):
+FIELDS = (types.float64, types.float64)
+
+@kernel
+def of_pair(pair: Annotated[Pair, types.NamedTuple(FIELDS, Pair)]) -> float:
     return pair.a
 
-@kernel(f8(f8))
-def half(x):
+@kernel
+def half(x: float) -> float:
     return 0.5 * x
 
-@kernel(f8(f8))
+@kernel
 def quarter(x):
     return half(half(x))
 """,
@@ -322,8 +325,8 @@ def test_an_edit_leaves_cached_kernels_valid_that_do_not_depend_on_it(tmp_path, 
     stale = {"stepped", "twice", "longer"}
     assert compiled("shared", "STEP, UNUSED = 2.0", "STEP, UNUSED = 2.5") == stale
     assert compiled("shared", "x + STEP", "x - STEP") == {"stepped", "twice"}
-    assert compiled("shared", "f8(f8), inner", "f8(f8), apart=True, inner") == {"stepped", "twice"}
-    assert compiled("shared", "f8(f8), inner", "f8(types.int64), inner") == {"stepped", "twice"}
+    assert compiled("shared", "inner=True", "inner=True, apart=True") == {"stepped", "twice"}
+    assert compiled("shared", "stepped(x: float)", "stepped(x: int)") == {"stepped", "twice"}
     assert compiled("shared", "a: float\n    b", "b: float\n    a") == {"of_pair"}
     assert compiled() == set()
 
@@ -331,12 +334,12 @@ def test_an_edit_leaves_cached_kernels_valid_that_do_not_depend_on_it(tmp_path, 
 TWO_KERNELS = """
 import jit
 
-@jit.kernel(jit.f8(jit.f8))
-def double(x):
+@jit.kernel
+def double(x: float) -> float:
     return 2.0 * x
 
-@jit.kernel(jit.f8(jit.f8))
-def triple(x):
+@jit.kernel
+def triple(x: float) -> float:
     return 3.0 * x
 
 print(double(1.5), triple(1.5), jit.compiled_count())
@@ -348,8 +351,8 @@ import jit
 
 PATH, CACHE, said = sys.argv[1], jit._CACHE_DIR, {}
 
-@jit.kernel(jit.f8(jit.f8))  # numba imports much at its first compilation
-def first(x):
+@jit.kernel  # numba imports much at its first compilation
+def first(x: float) -> float:
     return x
 
 jit._KERNELS.clear()

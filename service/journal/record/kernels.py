@@ -5,26 +5,9 @@ damaged parts included, to decode.py, which raises the precise error.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from dualstream.service.journal.record import format as f
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_I8_2D,
-    RO_U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    i8,
-    kernel,
-    types,
-)
-
-F4, U1 = types.float32[::1], types.uint8[::1]
-I8_2D = i8[:, ::1]
+from dualstream.solvers.jit import F4, F8, I4, I8, I8_2D, RO_I8_2D, RO_U1, U1, Ints, kernel
 
 # Columns of the table of parts. The content is [START, END); ENTRIES is the number of entries of a
 # plain part's rows, else -1; MARK is the offset of the fingerprint, -1 without one; the part begins
@@ -57,13 +40,13 @@ def _crc_tables() -> Ints:
 CRC_TABLES = _crc_tables()
 
 
-@kernel(i8(RO_U1, i8), inline=True)
-def byte(bytes_: Bytes, at: int) -> int:
+@kernel(inline=True)
+def byte(bytes_: RO_U1, at: int) -> int:
     return int(bytes_[at])
 
 
-@kernel(i8(RO_U1, i8, i8), inline=True)
-def number(bytes_: Bytes, at: int, width: int) -> int:
+@kernel(inline=True)
+def number(bytes_: RO_U1, at: int, width: int) -> int:
     """Little-endian number of `width` bytes at offset `at`."""
     value = 0
     for i in range(width):
@@ -71,8 +54,8 @@ def number(bytes_: Bytes, at: int, width: int) -> int:
     return value
 
 
-@kernel(i8(RO_U1, i8, i8, RO_I8_2D))
-def crc32c(bytes_: Bytes, at: int, end: int, tables: Ints) -> int:
+@kernel
+def crc32c(bytes_: RO_U1, at: int, end: int, tables: RO_I8_2D) -> int:
     """CRC32C of bytes_[at:end], eight bytes at a time.
 
     Kounavis and Berry, "Novel table lookup-based algorithms for high-performance CRC generation"
@@ -98,8 +81,8 @@ def crc32c(bytes_: Bytes, at: int, end: int, tables: Ints) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-@kernel(i8(RO_U1, i8, i8, i8, i8), inline=True)
-def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) -> int:
+@kernel(inline=True)
+def plain_entries(bytes_: RO_U1, at: int, end: int, columns: int, count: int) -> int:
     """Number of entries of `count` rows in bytes_[at:end]; -1 if they are not plain."""
     if count == 0:
         return 0 if at == end else -1
@@ -140,9 +123,9 @@ def plain_entries(bytes_: Bytes, at: int, end: int, columns: int, count: int) ->
     return entries if at == end else -1
 
 
-@kernel(types.UniTuple(i8, 7)(RO_U1, RO_I8_2D, I8_2D))
+@kernel
 def find_parts(
-    bytes_: Bytes, tables: Ints, parts: Ints
+    bytes_: RO_U1, tables: RO_I8_2D, parts: I8_2D
 ) -> tuple[int, int, int, int, int, int, int]:
     """Find all parts of a body and check them, except for the content of parts that are not plain.
 
@@ -203,17 +186,17 @@ def find_parts(
     return n, at, records, entries, keys, all_columns, large
 
 
-@kernel(i8(RO_U1, i8, i8, i8, i8, F8, U1, F4, U1), inline=True)
+@kernel(inline=True)
 def take_floats(
-    bytes_: Bytes,
+    bytes_: RO_U1,
     at: int,
     kind: int,
     first: int,
     count: int,
-    out: Floats,
-    out_bytes: Bytes,
-    scratch: npt.NDArray[np.float32],
-    scratch_bytes: Bytes,
+    out: F8,
+    out_bytes: U1,
+    scratch: F4,
+    scratch_bytes: U1,
 ) -> int:
     """Decode a column of floats at `at` into out[first:first + count]; return its end offset."""
     if kind == 0:
@@ -234,20 +217,20 @@ def take_floats(
     return at
 
 
-@kernel(i8(RO_U1, RO_I8_2D, I8, I4, F8, U1, F8, U1, F8, U1, F4, U1))
+@kernel
 def take_rows(
-    bytes_: Bytes,
-    parts: Ints,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    values_bytes: Bytes,
-    labels: Floats,
-    labels_bytes: Bytes,
-    weights: Floats,
-    weights_bytes: Bytes,
-    scratch: npt.NDArray[np.float32],
-    scratch_bytes: Bytes,
+    bytes_: RO_U1,
+    parts: RO_I8_2D,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    values_bytes: U1,
+    labels: F8,
+    labels_bytes: U1,
+    weights: F8,
+    weights_bytes: U1,
+    scratch: F4,
+    scratch_bytes: U1,
 ) -> int:
     """Decode the rows of plain parts; return the first part with an index too large, else -1.
 

@@ -19,23 +19,7 @@ slow changes, and show changes where there are none.
 
 import math
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    Flags,
-    Floats,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    void,
-)
-
-I8_2D = i8[:, ::1]
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, I8_2D, RO_F8, kernel
 
 LEVELS = 48
 """Bucket sizes, 1, 2, 4 ... rows: more than any stream needs."""
@@ -85,8 +69,8 @@ _SUMS = 1
 _SQUARES = 2 + MAX_BUCKETS
 
 
-@kernel(f8(f8, F8), inline=True)
-def _to_scale(loss: float, scale: Floats) -> float:
+@kernel(inline=True)
+def _to_scale(loss: float, scale: F8) -> float:
     """The loss in one detector's scale; NaN while the scale is being measured."""
     seen, early = float(scale[SCALE_SEEN]), float(scale[SCALE_EARLY])
     if seen == UNSCALED:
@@ -105,14 +89,14 @@ def _to_scale(loss: float, scale: Floats) -> float:
     return math.nan
 
 
-@kernel(void(F8), inline=True)
-def _restart_scale(scale: Floats) -> None:
+@kernel(inline=True)
+def _restart_scale(scale: F8) -> None:
     if scale[SCALE_SEEN] != UNSCALED:
         scale[:] = 0.0
 
 
-@kernel(void(F8, F8_2D), inline=True)
-def _drop_oldest(numbers: Floats, buckets: Floats) -> None:
+@kernel(inline=True)
+def _drop_oldest(numbers: F8, buckets: F8_2D) -> None:
     """Drop the oldest bucket of ADWIN's window."""
     last = int(numbers[USED_LEVELS]) - 1
     rows = float(1 << last)
@@ -133,8 +117,8 @@ def _drop_oldest(numbers: Floats, buckets: Floats) -> None:
         numbers[USED_LEVELS] -= 1.0
 
 
-@kernel(b1(F8, F8_2D), inline=True)
-def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
+@kernel(inline=True)
+def _can_be_cut(numbers: F8, buckets: F8_2D) -> bool:
     """Whether the window has two parts of different means, and whether the older mean is larger."""
     width = numbers[WIDTH]
     level_of_trust = math.log(2.0 * math.log(width) / DELTA)
@@ -171,8 +155,8 @@ def _can_be_cut(numbers: Floats, buckets: Floats) -> bool:
     return False
 
 
-@kernel(i8(F8, F8_2D, B1), inline=True)
-def _look_for_cuts(numbers: Floats, buckets: Floats, rising: Flags) -> int:
+@kernel(inline=True)
+def _look_for_cuts(numbers: F8, buckets: F8_2D, rising: B1) -> int:
     """Shrink ADWIN's window while it can be split; 1 if it was, and whether the mean rose."""
     before = numbers[TOTAL] / numbers[WIDTH]
     is_cut = 0
@@ -184,8 +168,8 @@ def _look_for_cuts(numbers: Floats, buckets: Floats, rising: Flags) -> int:
     return is_cut
 
 
-@kernel(void(F8, F8_2D), inline=True)
-def _begin_adwin(numbers: Floats, buckets: Floats) -> None:
+@kernel(inline=True)
+def _begin_adwin(numbers: F8, buckets: F8_2D) -> None:
     for at in range(TOTAL, CUT + 1):
         numbers[at] = 0.0
     for level in range(buckets.shape[0]):
@@ -193,18 +177,18 @@ def _begin_adwin(numbers: Floats, buckets: Floats) -> None:
             buckets[level, at] = 0.0
 
 
-@kernel(void(RO_F8, B1, i8, i8, F8, F8_2D, F8_2D, I8, I8_2D, B1))
+@kernel
 def watch_losses(
-    losses: Floats,
-    learned: Flags,
+    losses: RO_F8,
+    learned: B1,
     first_seq: int,
     rows: int,
-    numbers: Floats,
-    buckets: Floats,
-    scales: Floats,
-    counts: Ints,
-    events: Ints,
-    rising: Flags,
+    numbers: F8,
+    buckets: F8_2D,
+    scales: F8_2D,
+    counts: I8,
+    events: I8_2D,
+    rising: B1,
 ) -> None:
     """Pass the losses of the learned rows to both detectors, in order.
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
-from dualstream.solvers.jit import RO_F8, Floats, f8, kernel
+from dualstream.solvers.jit import RO_F8, kernel
 from dualstream.solvers.protocols.learner import Learner, Outcome, State
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.protocols.served_weights import ServedWeights
@@ -233,8 +233,8 @@ def norm_of(learner: Learner) -> tuple[float, int]:
     return math.sqrt(total), size
 
 
-@kernel(f8(f8, RO_F8))
-def add_squares(total: float, numbers: Floats) -> float:
+@kernel
+def add_squares(total: float, numbers: RO_F8) -> float:
     """`total` plus the squares in order; it stays finite."""
     for i in range(numbers.shape[0]):
         size = abs(numbers[i])

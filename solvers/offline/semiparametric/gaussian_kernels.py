@@ -2,30 +2,17 @@
 
 import math
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_I4, RO_I8, kernel
 
 
-@kernel(f8(RO_I4, RO_F8, i8, i8, RO_I4, RO_F8, i8, i8), inline=True)
+@kernel(inline=True)
 def squared_distance(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     p: int,
     p_end: int,
-    other_indices: Indices,
-    other_values: Floats,
+    other_indices: RO_I4,
+    other_values: RO_F8,
     q: int,
     q_end: int,
 ) -> float:
@@ -55,9 +42,9 @@ def squared_distance(
     return total
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_I8, f8, F8_2D))
+@kernel
 def fill_rows(
-    indptr: Ints, indices: Indices, values: Floats, rows: Ints, gamma: float, out: Floats
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, rows: RO_I8, gamma: float, out: F8_2D
 ) -> None:
     """out[k, j] = k(x_rows[k], x_j), (len(rows), n)."""
     n = indptr.shape[0] - 1
@@ -71,9 +58,9 @@ def fill_rows(
             out[k, j] = math.exp(-gamma * apart)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_I8, f8, F8_2D))
+@kernel
 def fill_square(
-    indptr: Ints, indices: Indices, values: Floats, rows: Ints, gamma: float, out: Floats
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, rows: RO_I8, gamma: float, out: F8_2D
 ) -> None:
     """out[k, l] = k(x_rows[k], x_rows[l]), (len(rows), len(rows)), symmetric to the bit."""
     for k in range(rows.shape[0]):
@@ -88,17 +75,17 @@ def fill_square(
             out[k, m] = out[m, k] = math.exp(-gamma * apart)
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, RO_I8, RO_I4, RO_F8, RO_F8, f8, F8))
+@kernel
 def expand(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    support_indptr: Ints,
-    support_indices: Indices,
-    support_values: Floats,
-    delta: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    support_indptr: RO_I8,
+    support_indices: RO_I4,
+    support_values: RO_F8,
+    delta: RO_F8,
     gamma: float,
-    out: Floats,
+    out: F8,
 ) -> None:
     """out[i] = sum_j delta_j k(x_i, s_j), over the support rows s_j in order."""
     for i in range(indptr.shape[0] - 1):

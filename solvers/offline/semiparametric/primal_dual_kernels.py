@@ -10,32 +10,20 @@ kernels share one state: `k_delta`, `excess` and `eta` follow z.
 
 import math
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I8,
-    Floats,
-    Ints,
-    f8,
-    i8,
-    kernel,
-)
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I8, kernel
 
 _TAU = 1e-8
 """Added to the block of the free coordinates of W, which may contain both alpha_i and alpha*_i."""
 _NOT_YET = -1
 
 
-@kernel(f8(f8, f8, f8), inline=True)
+@kernel(inline=True)
 def violation(z: float, upper: float, slope: float) -> float:
     """|z - clip(z - slope, 0, upper)|: 0 if (4.4a) to (4.4c) are satisfied."""
     return abs(z - min(max(z - slope, 0.0), upper))
 
 
-@kernel(f8(f8, f8, f8), inline=True)
+@kernel(inline=True)
 def projected(z: float, upper: float, slope: float) -> float:
     """Size of the projected gradient: the part of the slope that z in [0, upper] can follow."""
     if z <= 0.0:
@@ -43,32 +31,27 @@ def projected(z: float, upper: float, slope: float) -> float:
     return max(slope, 0.0) if z >= upper else abs(slope)
 
 
-@kernel(
-    i8(
-        RO_F8_2D, RO_F8_2D, RO_I8, RO_F8, RO_F8, RO_F8, f8, RO_F8, f8, i8, i8,
-        F8, F8, F8, F8, F8, I8, F8_2D, F8_2D,
-    )
-)  # fmt: skip
+@kernel
 def pdsg(
-    gram: Floats,
-    psi: Floats,
-    row: Ints,
-    sign: Floats,
-    upper: Floats,
-    target: Floats,
+    gram: RO_F8_2D,
+    psi: RO_F8_2D,
+    row: RO_I8,
+    sign: RO_F8,
+    upper: RO_F8,
+    target: RO_F8,
     epsilon: float,
-    scale: Floats,
+    scale: RO_F8,
     tol: float,
     steps: int,
     width: int,
-    z: Floats,
-    eta: Floats,
-    excess: Floats,
-    k_delta: Floats,
-    fit: Floats,
-    chosen: Ints,
-    work: Floats,
-    block: Floats,
+    z: F8,
+    eta: F8,
+    excess: F8,
+    k_delta: F8,
+    fit: F8,
+    chosen: I8,
+    work: F8_2D,
+    block: F8_2D,
 ) -> int:
     """At most `steps` steps of the primal-dual scaled gradient method; the number of steps taken.
 
@@ -175,28 +158,23 @@ def pdsg(
     return _NOT_YET
 
 
-@kernel(
-    i8(
-        RO_F8_2D, RO_F8_2D, RO_I8, RO_F8, RO_F8, RO_F8, f8, f8, i8,
-        F8, F8, F8, F8, F8, F8,
-    )
-)  # fmt: skip
+@kernel
 def mpd(
-    gram: Floats,
-    psi: Floats,
-    row: Ints,
-    sign: Floats,
-    upper: Floats,
-    target: Floats,
+    gram: RO_F8_2D,
+    psi: RO_F8_2D,
+    row: RO_I8,
+    sign: RO_F8,
+    upper: RO_F8,
+    target: RO_F8,
     epsilon: float,
     tol: float,
     steps: int,
-    z: Floats,
-    eta: Floats,
-    excess: Floats,
-    k_delta: Floats,
-    fit: Floats,
-    penalty: Floats,
+    z: F8,
+    eta: F8,
+    excess: F8,
+    k_delta: F8,
+    fit: F8,
+    penalty: F8,
 ) -> int:
     """At most `steps` steps of the method of multipliers; the number of steps taken, or -1.
 

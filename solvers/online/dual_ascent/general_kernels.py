@@ -20,26 +20,7 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import logistic_root, loss_conjugate, loss_value
 from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import retain_row
@@ -53,16 +34,16 @@ _LOWEST, _HIGHEST = -746.0, 40.0
 _ROUNDING, _SMALL_MOVE = 4e-16, 1e-13
 
 
-@kernel(f8(RO_F8))
-def dashed_factor(f: Floats) -> float:
+@kernel
+def dashed_factor(f: RO_F8) -> float:
     """The factor of v in w' = u / (rho Delta)."""
     room = l2.rho_delta(f, f[l2.DELTA])
     return f[l2.SCALE] / room if room > 0.0 else 0.0
 
 
-@kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, f8, f8), inner=True)
+@kernel(inner=True)
 def softmax_sums(
-    indices: Indices, begin: int, end: int, w: Floats, bias: float, factor: float
+    indices: RO_I4, begin: int, end: int, w: F8_2D, bias: float, factor: float
 ) -> tuple[float, float]:
     """The largest factor v_j, and the sum of exp(factor v_j - largest), over coordinates outside a
     row.
@@ -88,8 +69,8 @@ def softmax_sums(
     return top, total
 
 
-@kernel(types.UniTuple(f8, 2)(F8_2D, RO_F8, RO_I8, f8))
-def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, float]:
+@kernel
+def shift_and_sum(w: F8_2D, f: RO_F8, k: RO_I8, factor: float) -> tuple[float, float]:
     """largest and sum with softmax(w')_j = exp(factor v_j - largest) / sum; only for entropy."""
     if k[l2.ENTROPY] == 0:
         return 0.0, 1.0
@@ -103,16 +84,16 @@ def shift_and_sum(w: Floats, f: Floats, k: Ints, factor: float) -> tuple[float, 
     return top, total
 
 
-@kernel(f8(f8, RO_F8, RO_I8, f8, f8))
-def weight_of(x: float, f: Floats, k: Ints, top: float, total: float) -> float:
+@kernel
+def weight_of(x: float, f: RO_F8, k: RO_I8, top: float, total: float) -> float:
     """The weight of a coordinate with w' = x."""
     if k[l2.ENTROPY] != 0:
         return math.exp(x - top) / total
     return soft(x, f[l2.THRESHOLD])
 
 
-@kernel(types.UniTuple(f8, 3)(F8_2D, RO_F8, RO_I8))
-def served_numbers(w: Floats, f: Floats, k: Ints) -> tuple[float, float, float]:
+@kernel
+def served_numbers(w: F8_2D, f: RO_F8, k: RO_I8) -> tuple[float, float, float]:
     """factor, top and total of `weight_of` for all served weights; unused if they are averages."""
     if k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0:
         return 0.0, 0.0, 1.0
@@ -121,9 +102,9 @@ def served_numbers(w: Floats, f: Floats, k: Ints) -> tuple[float, float, float]:
     return factor, top, total
 
 
-@kernel(void(F8_2D, RO_F8, RO_I8, f8, f8, f8, F8))
+@kernel
 def served_rows(
-    rows: Floats, f: Floats, k: Ints, factor: float, top: float, total: float, out: Floats
+    rows: F8_2D, f: RO_F8, k: RO_I8, factor: float, top: float, total: float, out: F8
 ) -> None:
     """out (n,) = the served weights of the first n of these rows of the table."""
     if k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0:
@@ -134,23 +115,23 @@ def served_rows(
         out[j] = weight_of(factor * rows[j, 0], f, k, top, total)
 
 
-@kernel(void(F8_2D, RO_F8, RO_I8, F8))
-def served_weights(w: Floats, f: Floats, k: Ints, out: Floats) -> None:
+@kernel
+def served_weights(w: F8_2D, f: RO_F8, k: RO_I8, out: F8) -> None:
     """out (width,) = the served weights, the intercept's last (0 without an intercept)."""
     stop = w.shape[0] if f[l2.BIAS] != 0.0 else w.shape[0] - 1
     out[w.shape[0] - 1] = 0.0
     served_rows(w, f, k, *served_numbers(w, f, k), out[:stop])
 
 
-@kernel(f8(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def score_of(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    w: F8_2D,
+    f: RO_F8,
+    k: RO_I8,
     factor: float,
     top: float,
     total: float,
@@ -170,9 +151,9 @@ def score_of(
     return score
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, F8_2D, RO_F8, RO_I8))
+@kernel
 def score_rows(
-    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, scores: F8, w: F8_2D, f: RO_F8, k: RO_I8
 ) -> None:
     """Scores (n,) by the served weights, equal to the bit to those of learn_rows."""
     factor = dashed_factor(f)
@@ -181,15 +162,15 @@ def score_rows(
         scores[i] = score_of(indices, values, indptr[i], indptr[i + 1], w, f, k, factor, top, total)
 
 
-@kernel(types.UniTuple(f8, 2)(RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8, f8))
+@kernel
 def response(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    w: F8_2D,
+    f: RO_F8,
+    k: RO_I8,
     factor: float,
     step: float,
     rest_top: float,
@@ -236,17 +217,15 @@ def response(
     return mean, max(0.0, second / total - mean * mean)
 
 
-@kernel(types.UniTuple(f8, 2)(
-    RO_I4, RO_F8, i8, i8, F8_2D, RO_F8, RO_I8, f8, f8, f8, f8, f8, f8, f8
-))  # fmt: skip
+@kernel
 def best_dual(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    w: F8_2D,
+    f: RO_F8,
+    k: RO_I8,
     factor: float,
     a: float,
     old: float,
@@ -362,8 +341,8 @@ def best_dual(
     return sgn * b, eps * x + 0.5 * gamma * x * x - t * b
 
 
-@kernel(f8(RO_F8, i8, i8, f8))
-def square_of(values: Floats, begin: int, end: int, bias: float) -> float:
+@kernel
+def square_of(values: RO_F8, begin: int, end: int, bias: float) -> float:
     """h.h"""
     total = 0.0
     for p in range(begin, end):
@@ -371,13 +350,13 @@ def square_of(values: Floats, begin: int, end: int, bias: float) -> float:
     return total + bias * bias
 
 
-@kernel(b1(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8, f8, f8), inner=True)
+@kernel(inner=True)
 def stays_finite(
-    indices: Indices,
-    values: Floats,
+    indices: RO_I4,
+    values: RO_F8,
     begin: int,
     end: int,
-    w: Floats,
+    w: F8_2D,
     bias: float,
     g: float,
     shrink: float,
@@ -392,9 +371,9 @@ def stays_finite(
     return bool(finite)
 
 
-@kernel(void(RO_I4, RO_F8, i8, i8, F8_2D, f8, f8))
+@kernel
 def add_row(
-    indices: Indices, values: Floats, begin: int, end: int, w: Floats, bias: float, g: float
+    indices: RO_I4, values: RO_F8, begin: int, end: int, w: F8_2D, bias: float, g: float
 ) -> None:
     """v += g h."""
     for p in range(begin, end):
@@ -402,8 +381,8 @@ def add_row(
     w[w.shape[0] - 1, 0] += g * bias
 
 
-@kernel(void(RO_I4, i8, i8, F8_2D, F8, b1))
-def keep(indices: Indices, begin: int, end: int, w: Floats, saved: Floats, back: bool) -> None:
+@kernel
+def keep(indices: RO_I4, begin: int, end: int, w: F8_2D, saved: F8, back: bool) -> None:
     """Save v at the entries of a row, or restore it if `back`."""
     at = w.shape[0] - 1
     if back:
@@ -416,10 +395,8 @@ def keep(indices: Indices, begin: int, end: int, w: Floats, saved: Floats, back:
     saved[end - begin] = w[at, 0]
 
 
-@kernel(void(F8_2D, F8, I8, I8, I4, F8, F8_2D), inner=True)
-def resum(
-    w: Floats, f: Floats, k: Ints, starts: Ints, indices: Indices, values: Floats, rows: Floats
-) -> None:
+@kernel(inner=True)
+def resum(w: F8_2D, f: F8, k: I8, starts: I8, indices: I4, values: F8, rows: F8_2D) -> None:
     """Recompute v, Delta and the size of all steps from the rows of a sliding window."""
     first = max(k[l2.FIRST], k[l2.LAST] - k[l2.LENGTH])
     for j in range(w.shape[0]):
@@ -434,8 +411,8 @@ def resum(
     k[l2.SINCE_RESUM] = 0
 
 
-@kernel(void(F8_2D, F8, I8, f8, f8), inner=True)
-def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> None:
+@kernel(inner=True)
+def add_iterate(w: F8_2D, f: F8, k: I8, kept: float, share: float) -> None:
     """average = kept average + share w_N. O(width); a coordinate that would not be finite is
     unchanged."""
     factor = dashed_factor(f)
@@ -447,9 +424,9 @@ def add_iterate(w: Floats, f: Floats, k: Ints, kept: float, share: float) -> Non
             w[j, 1] = new
 
 
-@kernel(types.UniTuple(f8, 2)(RO_I4, i8, i8, F8_2D, RO_F8, RO_I8, f8))
+@kernel
 def rest_of(
-    indices: Indices, begin: int, end: int, w: Floats, f: Floats, k: Ints, factor: float
+    indices: RO_I4, begin: int, end: int, w: F8_2D, f: RO_F8, k: RO_I8, factor: float
 ) -> tuple[float, float]:
     """The sums over coordinates outside a row that `response` needs."""
     if k[l2.ENTROPY] == 0:
@@ -457,18 +434,18 @@ def rest_of(
     return softmax_sums(indices, begin, end, w, f[l2.BIAS], factor)
 
 
-@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8), inner=True)
+@kernel(inner=True)
 def visit_rows(
-    visits: Floats,
+    visits: RO_F8,
     begin: int,
     end: int,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
+    w: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Maximise the dual over the lambda of one retained row after the other; see kernels.replay.
 
@@ -507,18 +484,18 @@ def visit_rows(
     k[l2.VISITS] += end - begin
 
 
-@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+@kernel
 def replay(
-    visits: Floats,
+    visits: RO_F8,
     begin: int,
     end: int,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
+    w: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Visits `begin` to `end`; then the newest iterate's part of the average is updated."""
     averaged = k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0
@@ -529,33 +506,27 @@ def replay(
         add_iterate(w, f, k, 1.0, 1.0 / f[l2.AVG_S])
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8,
-        F8, F8, B1, B1, F8_2D, F8, I8,
-        I8, I4, F8, F8_2D, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_and_replay(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
-    visits: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    f: Floats,
-    k: Ints,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-    saved: Floats,
+    visits: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    f: F8,
+    k: I8,
+    ring_starts: I8,
+    ring_indices: I4,
+    ring_values: F8,
+    ring_rows: F8_2D,
+    saved: F8,
 ) -> int:
     """Like learn_and_replay of kernels.py, and like learn_rows if STEPS and EVERY are 0."""
     n = labels.shape[0]
@@ -678,16 +649,9 @@ def learn_and_replay(
     return i
 
 
-@kernel(void(F8_2D, RO_F8, RO_F8, RO_I8, f8, f8, f8, F8))
+@kernel
 def add_regularizer(
-    rows: Floats,
-    served: Floats,
-    f: Floats,
-    k: Ints,
-    factor: float,
-    top: float,
-    total: float,
-    out: Floats,
+    rows: F8_2D, served: RO_F8, f: RO_F8, k: RO_I8, factor: float, top: float, total: float, out: F8
 ) -> None:
     """out (3,) += R(served), R*(w') and R(served) + R*(w') - served.w' of rows of the table.
 

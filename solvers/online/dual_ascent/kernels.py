@@ -22,26 +22,7 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    B1,
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Flags,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import dual_step, loss_conjugate, loss_value
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.forgetting_windows import retain_row
@@ -64,14 +45,14 @@ _TINY, _LARGE = 1e-300, 1e300
 OUTSIZED = 1e8
 
 
-@kernel(f8(RO_F8, f8))
-def rho_delta(f: Floats, delta: float) -> float:
+@kernel
+def rho_delta(f: RO_F8, delta: float) -> float:
     """rho Delta_N, the divisor of u; `strength` fixes it unless it is 0."""
     return float(f[STRENGTH] if f[STRENGTH] > 0.0 else f[RHO] * delta)
 
 
-@kernel(types.UniTuple(f8, 2)(RO_F8, RO_I8))
-def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
+@kernel
+def served_factors(f: RO_F8, k: RO_I8) -> tuple[float, float]:
     """fv and fz: the served weights are fv v + fz z."""
     if k[AVERAGED] != 0:
         fz = f[AVG_K] / f[AVG_S] if f[AVG_S] > 0.0 else 0.0
@@ -80,9 +61,9 @@ def served_factors(f: Floats, k: Ints) -> tuple[float, float]:
     return (f[SCALE] / room if room > 0.0 else 0.0), 0.0
 
 
-@kernel(void(RO_I8, RO_I4, RO_F8, F8, F8_2D, RO_F8, RO_I8))
+@kernel
 def score_rows(
-    indptr: Ints, indices: Indices, values: Floats, scores: Floats, w: Floats, f: Floats, k: Ints
+    indptr: RO_I8, indices: RO_I4, values: RO_F8, scores: F8, w: F8_2D, f: RO_F8, k: RO_I8
 ) -> None:
     """Scores (n,) by the served weights, equal to the bit to those of learn_rows."""
     fv, fz = served_factors(f, k)
@@ -91,22 +72,22 @@ def score_rows(
         scores[i] = fv * dv + fz * dz
 
 
-@kernel(f8(f8, f8))
+@kernel
 def size_of(g: float, hh: float) -> float:
     """|g h|, and never 0 unless g is 0."""
     return min(max(abs(g) * math.sqrt(hh), _TINY), _LARGE) if g != 0.0 else 0.0
 
 
-@kernel(void(f8, f8, F8, I8), inner=True)
-def count_step(size: float, gone: float, f: Floats, k: Ints) -> None:
+@kernel(inner=True)
+def count_step(size: float, gone: float, f: F8, k: I8) -> None:
     """Count a step of a sliding window in the sizes of all of them, and one that it replaces."""
     k[N_STEPS] += (1 if size > 0.0 else 0) - (1 if gone > 0.0 else 0)
     f[IN_WINDOW] = f[IN_WINDOW] + size - gone if k[N_STEPS] > 0 else 0.0
     f[EVICTED] += gone
 
 
-@kernel(f8(f8, f8, F8_2D, i8, i8), inner=True)
-def delta_without(delta: float, c: float, rows: Floats, leaver: int, last: int) -> float:
+@kernel(inner=True)
+def delta_without(delta: float, c: float, rows: F8_2D, leaver: int, last: int) -> float:
     """Delta of a sliding window after row `leaver` has left and one of weight c has come."""
     old_c = rows[leaver, 1]
     new_delta = delta - old_c + c
@@ -118,17 +99,17 @@ def delta_without(delta: float, c: float, rows: Floats, leaver: int, last: int) 
     return float(new_delta)
 
 
-@kernel(f8(i8, f8, f8, I8, I4, F8, F8_2D, F8_2D, F8))
+@kernel
 def evict(
     row: int,
     p: float,
     bias: float,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
-    w: Floats,
-    saved: Floats,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
+    w: F8_2D,
+    saved: F8,
 ) -> float:
     """Remove c lambda h of a retained row from v; return its norm, which is 0 if nothing changed.
 
@@ -159,8 +140,8 @@ def evict(
     return size_of(g, norm + bias * bias)
 
 
-@kernel(void(i8, I8, I4, F8_2D, F8), inner=True)
-def put_back(row: int, starts: Ints, indices: Indices, w: Floats, saved: Floats) -> None:
+@kernel(inner=True)
+def put_back(row: int, starts: I8, indices: I4, w: F8_2D, saved: F8) -> None:
     """Undo `evict`, to the bit."""
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
@@ -175,15 +156,15 @@ def put_back(row: int, starts: Ints, indices: Indices, w: Floats, saved: Floats)
         w[end_of_w, 1] = saved[at + 1]
 
 
-@kernel(types.UniTuple(f8, 2)(F8_2D, f8, f8, I8, I4, F8, F8_2D, i8, i8), inner=True)
+@kernel(inner=True)
 def resum(
-    w: Floats,
+    w: F8_2D,
     p: float,
     bias: float,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
     first: int,
     last: int,
 ) -> tuple[float, float]:
@@ -214,33 +195,27 @@ def resum(
     return delta, size
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, i8,
-        F8, F8, B1, B1, F8_2D, F8, I8,
-        I8, I4, F8, F8_2D, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_rows(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
     stop: int,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    f: Floats,
-    k: Ints,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-    saved: Floats,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    f: F8,
+    k: I8,
+    ring_starts: I8,
+    ring_indices: I4,
+    ring_values: F8,
+    ring_rows: F8_2D,
+    saved: F8,
 ) -> int:
     """Score and learn rows `start` to `stop`; return `stop`, or the row that the ring has no room
     for.
@@ -426,17 +401,9 @@ def learn_rows(
     return i
 
 
-@kernel(void(i8, f8, I8, I4, F8, F8_2D, F8_2D, F8, I8), inner=True)
+@kernel(inner=True)
 def visit_row(
-    row: int,
-    delta: float,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    row: int, delta: float, starts: I8, indices: I4, values: F8, rows: F8_2D, w: F8_2D, f: F8, k: I8
 ) -> None:
     """Maximise the dual over the lambda of a retained row, whose weight is now `delta`.
 
@@ -480,14 +447,14 @@ def visit_row(
         count_step(size_of(delta * tau, hh), size_of(delta * old, hh), f, k)
 
 
-@kernel(f8(RO_F8), inner=True)
-def log_beta_of(f: Floats) -> float:
+@kernel(inner=True)
+def log_beta_of(f: RO_F8) -> float:
     """log(beta), exact near 1."""
     return math.log1p(f[BETA] - 1.0) if f[BETA] > 0.5 else math.log(f[BETA])
 
 
-@kernel(types.Tuple((i8, f8))(f8, f8, F8_2D, RO_I8), inner=True)
-def visited_row(visit: float, log_beta: float, rows: Floats, k: Ints) -> tuple[int, float]:
+@kernel(inner=True)
+def visited_row(visit: float, log_beta: float, rows: F8_2D, k: RO_I8) -> tuple[int, float]:
     """The retained row of a visit, and its weight now."""
     count = k[LAST] - k[FIRST]
     if k[LENGTH] > 0:
@@ -500,8 +467,8 @@ def visited_row(visit: float, log_beta: float, rows: Floats, k: Ints) -> tuple[i
     return row, delta
 
 
-@kernel(b1(I8), inner=True)
-def replay_is_due(k: Ints) -> bool:
+@kernel(inner=True)
+def replay_is_due(k: I8) -> bool:
     """Count a learned row; whether as many as EVERY were learned since the last replay."""
     if k[EVERY] == 0:
         return False
@@ -513,18 +480,18 @@ def replay_is_due(k: Ints) -> bool:
     return True
 
 
-@kernel(void(RO_F8, i8, i8, I8, I4, F8, F8_2D, F8_2D, F8, I8))
+@kernel
 def replay(
-    visits: Floats,
+    visits: RO_F8,
     begin: int,
     end: int,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
-    w: Floats,
-    f: Floats,
-    k: Ints,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
+    w: F8_2D,
+    f: F8,
+    k: I8,
 ) -> None:
     """Visits `begin` to `end`, each O(entries) of its row.
 
@@ -539,33 +506,27 @@ def replay(
     k[VISITS] += end - begin
 
 
-@kernel(
-    i8(
-        RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, i8, RO_F8,
-        F8, F8, B1, B1, F8_2D, F8, I8,
-        I8, I4, F8, F8_2D, F8,
-    )
-)  # fmt: skip
+@kernel
 def learn_and_replay(
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    indptr: RO_I8,
+    indices: RO_I4,
+    values: RO_F8,
+    labels: RO_F8,
+    weights: RO_F8,
     start: int,
-    visits: Floats,
-    scores: Floats,
-    losses: Floats,
-    updated: Flags,
-    rejected: Flags,
-    w: Floats,
-    f: Floats,
-    k: Ints,
-    ring_starts: Ints,
-    ring_indices: Indices,
-    ring_values: Floats,
-    ring_rows: Floats,
-    saved: Floats,
+    visits: RO_F8,
+    scores: F8,
+    losses: F8,
+    updated: B1,
+    rejected: B1,
+    w: F8_2D,
+    f: F8,
+    k: I8,
+    ring_starts: I8,
+    ring_indices: I4,
+    ring_values: F8,
+    ring_rows: F8_2D,
+    saved: F8,
 ) -> int:
     """learn_rows, with STEPS visits after each learned row of a weight above 0.
 

@@ -9,20 +9,7 @@ leaves no rounding error of the old values.
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    Floats,
-    Indices,
-    Ints,
-    f8,
-    i8,
-    kernel,
-    void,
-)
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, Floats, Ints, kernel
 from dualstream.solvers.losses.loss_kernels import loss_value
 from dualstream.solvers.online.dual_ascent.kernels import CONJUGATE, LAST, SCALE
 from dualstream.solvers.online.dual_ascent.unlearn import (
@@ -60,8 +47,8 @@ def _mixed(z: _Words) -> _Words:
     return words
 
 
-@kernel(i8(RO_F8, RO_F8, I8))
-def overlap(then: Floats, now: Floats, scratch: Ints) -> int:
+@kernel
+def overlap(then: RO_F8, now: RO_F8, scratch: I8) -> int:
     """Length of the longest suffix of `then` that is a prefix of `now`.
 
     scratch  (len(now),)
@@ -119,17 +106,17 @@ def take_in(
     return count
 
 
-@kernel(void(I8, I4, F8, F8_2D, i8, RO_F8, f8, RO_F8, F8))
+@kernel
 def row_losses(
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
     first: int,
-    w: Floats,
+    w: RO_F8,
     bias: float,
-    loss: Floats,
-    out: Floats,
+    loss: RO_F8,
+    out: F8,
 ) -> None:
     """out (n,) += the loss of retained rows `first`, first + 1, ... at the weights w (width,)."""
     end_of_w = w.shape[0] - 1

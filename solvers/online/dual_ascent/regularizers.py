@@ -6,11 +6,11 @@ cannot make negative. Elastic net and entropy are in `online/dual_ascent/general
 to the kernels that call their map.
 """
 
-from dualstream.solvers.jit import F8, RO_F8_2D, Floats, f8, kernel, void
+from dualstream.solvers.jit import F8, RO_F8_2D, kernel
 
 
-@kernel(void(RO_F8_2D, f8, f8, f8, F8))
-def l2_sums(w: Floats, fv: float, fz: float, last: float, out: Floats) -> None:
+@kernel
+def l2_sums(w: RO_F8_2D, fv: float, fz: float, last: float, out: F8) -> None:
     """R(w) = |w|^2 / 2 with w = w': R, R* and R + R* - w.w' = |w - w'|^2 / 2, summed in order.
 
     w    (width, 1 or 2)  v, and z where there is one: served = fv v + fz z, w' = last v

@@ -9,7 +9,7 @@ the retained rows, so a row that had left it may return.
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Indices, Ints, f8, i8, kernel, void
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Ints, kernel
 from dualstream.solvers.losses.loss_kernels import loss_conjugate
 from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import WEIGHT, Ring
@@ -20,20 +20,20 @@ _ROUNDING = 1e-12
 """A coordinate of u that falls to this share of the subtracted amount is 0 up to rounding."""
 
 
-@kernel(void(i8, i8, i8, f8, f8, F8, I8, I4, F8, F8_2D, F8, F8))
+@kernel
 def sum_rows(
     first: int,
     last: int,
     only: int,
     beta: float,
     bias: float,
-    loss: Floats,
-    starts: Ints,
-    indices: Indices,
-    values: Floats,
-    rows: Floats,
-    u: Floats,
-    out: Floats,
+    loss: F8,
+    starts: I8,
+    indices: I4,
+    values: F8,
+    rows: F8_2D,
+    u: F8,
+    out: F8,
 ) -> None:
     """Parts of the state due to the retained rows `first` to `last`, or to row `only` if it is >=
     0.

@@ -8,23 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    i8,
-    kernel,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, Bytes, kernel
 from dualstream.solvers.rows.text.tokens import (
     LARGEST,
     LONGEST_NAME,
@@ -67,16 +51,16 @@ def byte_kinds(delimiter: int) -> Bytes:
     return kinds
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def past_blanks(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def past_blanks(text: RO_U1, p: int) -> int:
     """The next position that is neither a space nor a tab."""
     while text[p] == 32 or text[p] == 9:
         p += 1
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, RO_U1), inner=True)
-def field_end(text: Bytes, p: int, ascii_only: bool, byte_kinds: Bytes) -> int:
+@kernel(inner=True)
+def field_end(text: RO_U1, p: int, ascii_only: bool, byte_kinds: RO_U1) -> int:
     """End of the field at p, after its first quote if it has one; -1 if it is not of the common
     form."""
     if text[p] == _QUOTE:
@@ -98,8 +82,8 @@ def field_end(text: Bytes, p: int, ascii_only: bool, byte_kinds: Bytes) -> int:
         q += one
 
 
-@kernel(i8(RO_U1, i8, i8), inner=True)
-def word_form(text: Bytes, start: int, end: int) -> int:
+@kernel(inner=True)
+def word_form(text: RO_U1, start: int, end: int) -> int:
     """_TRUE, _FALSE, _STRANGE for NaN and infinity in any case; else _TEXT."""
     word: Any = np.int64(0)
     if end - start == 4 or end - start == 5:
@@ -120,8 +104,8 @@ def word_form(text: Bytes, start: int, end: int) -> int:
     return _TEXT
 
 
-@kernel(i8(RO_U1, i8, i8), inner=True)
-def form_of(text: Bytes, start: int, end: int) -> int:
+@kernel(inner=True)
+def form_of(text: RO_U1, start: int, end: int) -> int:
     """Kind of the field text[start:end], which is not empty."""
     first, last = text[start], text[end - 1]
     if first == 32 or first == 9 or last == 32 or last == 9:
@@ -131,8 +115,8 @@ def form_of(text: Bytes, start: int, end: int) -> int:
     return word_form(text, start, end)
 
 
-@kernel(i8(RO_U1, i8, i8), inner=True)
-def form_of_no_number(text: Bytes, start: int, end: int) -> int:
+@kernel(inner=True)
+def form_of_no_number(text: RO_U1, start: int, end: int) -> int:
     """Whether a field that begins like a number is certainly a text."""
     first, last = text[start], text[end - 1]
     if first == 32 or first == 9 or last == 32 or last == 9:
@@ -157,46 +141,37 @@ def form_of_no_number(text: Bytes, start: int, end: int) -> int:
     return _STRANGE
 
 
-@kernel(
-    i8(
-        RO_U1, i8, b1, i8, RO_U1, i8, i8, b1, RO_F8,
-        I4, F8, F8, F8, i8, i8,
-        RO_I4, RO_I4, RO_I8, RO_U1,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1,
-    ),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def read_record(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     delimiter: int,
-    byte_kinds: Bytes,
+    byte_kinds: RO_U1,
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: Floats,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    powers: RO_F8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
     row: int,
     nnz: int,
-    kinds: Indices,
-    column_places: Indices,
-    header_ends: Ints,
-    header: Bytes,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
+    kinds: RO_I4,
+    column_places: RO_I4,
+    header_ends: RO_I8,
+    header: RO_U1,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
 ) -> int:
     """Read the record at p into `row`; the position of its line feed, or -1.
 
@@ -284,47 +259,39 @@ def read_record(
         return p
 
 
-@kernel(
-    i8(
-        RO_U1, b1, i8, RO_U1, i8, i8, b1, RO_F8,
-        RO_I4, RO_I4, RO_I8, RO_U1,
-        I8, I4, F8, F8, F8, I8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8,
-    )
-)  # fmt: skip
+@kernel
 def read_records(
-    text: Bytes,
+    text: RO_U1,
     ascii_only: bool,
     delimiter: int,
-    byte_kinds: Bytes,
+    byte_kinds: RO_U1,
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: Floats,
-    kinds: Indices,
-    column_places: Indices,
-    header_ends: Ints,
-    header: Bytes,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    row_indices: Ints,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
-    at: Ints,
+    powers: RO_F8,
+    kinds: RO_I4,
+    column_places: RO_I4,
+    header_ends: RO_I8,
+    header: RO_U1,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
+    row_indices: I8,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
+    at: I8,
 ) -> int:
     """Read records up to the first that is not of the common form, or all; 1 for the former.
 

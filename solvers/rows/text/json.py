@@ -11,25 +11,7 @@ In a list, a line feed must be replaced by a carriage return, because line feeds
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.name_cache import (
     CHANGES,
     LAST_STEP,
@@ -81,8 +63,8 @@ _KIND[128:] = _BEYOND_ASCII
 _KIND[:32] = _KIND[34] = _KIND[92] = _OTHER
 
 
-@kernel(i8(RO_U1, i8, b1, U1, i8), inner=True)
-def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
+@kernel(inner=True)
+def read_string(text: RO_U1, start: int, ascii_only: bool, out: U1, at: int) -> int:
     """Copy the string whose first byte is at `start` to out[at:]; the position of its end quote, or
     -1.
 
@@ -105,8 +87,8 @@ def read_string(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) 
     return int(p) if text[p] == 34 else -1
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def word_end(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def word_end(text: RO_U1, p: int) -> int:
     """End of the word true or false at p, -1 for anything else."""
     if text[p] == 116 and text[p + 1] == 114 and text[p + 2] == 117 and text[p + 3] == 101:
         return p + 4
@@ -121,8 +103,8 @@ def word_end(text: Bytes, p: int) -> int:
     return -1
 
 
-@kernel(types.Tuple((i8, i8))(RO_U1, i8, i8), inline=True)
-def read_index(text: Bytes, start: int, dim: int) -> tuple[int, int]:
+@kernel(inline=True)
+def read_index(text: RO_U1, start: int, dim: int) -> tuple[int, int]:
     """The index (from 0) written as a name (from 1), and where it ends; -1 if it is not an
     index.
     """
@@ -136,8 +118,8 @@ def read_index(text: Bytes, start: int, dim: int) -> tuple[int, int]:
     return index - 1, p
 
 
-@kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8), inline=True)
-def number(text: Bytes, start: int, powers: Floats) -> tuple[float, int]:
+@kernel(inline=True)
+def number(text: RO_U1, start: int, powers: RO_F8) -> tuple[float, int]:
     """Like `json_number`, but faster for at most 15 digits without exponent."""
     p = start + (text[start] == 45)
     first = p
@@ -165,16 +147,9 @@ def number(text: Bytes, start: int, powers: Floats) -> tuple[float, int]:
     return (-x if text[start] == 45 else x), p
 
 
-@kernel(i8(RO_U1, i8, i8, RO_F8, I4, F8, i8, I8), inline=True)
+@kernel(inline=True)
 def read_indexed(
-    text: Bytes,
-    p: int,
-    dim: int,
-    powers: Floats,
-    indices: Indices,
-    values: Floats,
-    nnz: int,
-    counts: Ints,
+    text: RO_U1, p: int, dim: int, powers: RO_F8, indices: I4, values: F8, nnz: int, counts: I8
 ) -> int:
     """The features of the object whose brace is at p, by index up to dim.
 
@@ -214,18 +189,18 @@ def read_indexed(
         p = skip_space(text, p + 1)
 
 
-@kernel(i8(U1, i8, i8, b1, RO_I4, I4, I4, I8, U1, I8))
+@kernel
 def place_of(
-    buffer: Bytes,
+    buffer: U1,
     length: int,
     mask: int,
     stores_names: bool,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
 ) -> int:
     """The index of the name in the buffer, which is stored if it is new; -1: no room."""
     index = hash_bytes(buffer, length) & mask
@@ -236,32 +211,25 @@ def place_of(
     return index
 
 
-@kernel(
-    i8(
-        RO_U1, i8, b1, i8, b1, RO_F8,
-        I4, F8, i8,
-        RO_I4, I4, I4, I8, U1, I8, U1, I8,
-    ),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def read_named(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     dim: int,
     stores_names: bool,
-    powers: Floats,
-    indices: Indices,
-    values: Floats,
+    powers: RO_F8,
+    indices: I4,
+    values: F8,
     nnz: int,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    buffer: Bytes,
-    memo: Ints,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    buffer: U1,
+    memo: I8,
 ) -> int:
     """The features of the object whose brace is at p, hashed to indices below -dim.
 
@@ -344,16 +312,9 @@ def read_named(
         p = skip_space(text, p + 1)
 
 
-@kernel(i8(RO_U1, i8, i8, RO_F8, I4, F8, i8, I8), inline=True)
+@kernel(inline=True)
 def read_list(
-    text: Bytes,
-    p: int,
-    dim: int,
-    powers: Floats,
-    indices: Indices,
-    values: Floats,
-    nnz: int,
-    counts: Ints,
+    text: RO_U1, p: int, dim: int, powers: RO_F8, indices: I4, values: F8, nnz: int, counts: I8
 ) -> int:
     """The numbers of the list of length dim whose bracket is at p, like `read_object`."""
     index = 0
@@ -375,8 +336,8 @@ def read_list(
             return -1
 
 
-@kernel(i8(RO_U1, i8, b1, RO_F8, U1), inner=True)
-def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: Bytes) -> int:
+@kernel(inner=True)
+def scalar_end(text: RO_U1, p: int, ascii_only: bool, powers: RO_F8, buffer: U1) -> int:
     """End of the string, number, or word at p, or -1."""
     if text[p] == 34:
         p = read_string(text, p + 1, ascii_only, buffer, 0)
@@ -387,8 +348,8 @@ def scalar_end(text: Bytes, p: int, ascii_only: bool, powers: Floats, buffer: By
     return p
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def weight_end(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def weight_end(text: RO_U1, p: int) -> int:
     """End of the word weight at p, -1 for any other."""
     if (
         text[p] == 119
@@ -402,34 +363,28 @@ def weight_end(text: Bytes, p: int) -> int:
     return -1
 
 
-@kernel(
-    i8(
-        RO_U1, i8, b1, i8, b1, RO_F8, I8, I4, F8, i8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8, U1, I8,
-    ),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def read_x(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     dim: int,
     stores_names: bool,
-    powers: Floats,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
+    powers: RO_F8,
+    indptr: I8,
+    indices: I4,
+    values: F8,
     row: int,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    buffer: Bytes,
-    memo: Ints,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    buffer: U1,
+    memo: I8,
 ) -> int:
     """Read the features at p into `row`; the position after them, or -1."""
     nnz = indptr[row]
@@ -454,20 +409,20 @@ def read_x(
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, i8, RO_F8, F8, i8, I8, RO_I4, RO_I8, RO_U1, U1), inner=True)
+@kernel(inner=True)
 def read_y(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     label_kind: int,
-    powers: Floats,
-    labels: Floats,
+    powers: RO_F8,
+    labels: F8,
     row: int,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
 ) -> int:
     """Read the label at p into labels[row]; the position after it, or -1.
 
@@ -491,8 +446,8 @@ def read_y(
     return p
 
 
-@kernel(i8(RO_U1, i8, RO_F8, F8, i8), inner=True)
-def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) -> int:
+@kernel(inner=True)
+def read_weight(text: RO_U1, p: int, powers: RO_F8, weights: F8, row: int) -> int:
     """Read the weight at p into weights[row]; the position after it, or -1."""
     if text[p] == 45:
         return -1
@@ -503,42 +458,34 @@ def read_weight(text: Bytes, p: int, powers: Floats, weights: Floats, row: int) 
     return p
 
 
-@kernel(
-    i8(
-        RO_U1, i8, b1, i8, i8, b1, RO_F8,
-        I8, I4, F8, F8, F8, i8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8,
-    ),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def read_sample(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: Floats,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
+    powers: RO_F8,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
     row: int,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
-    memo: Ints,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
+    memo: I8,
 ) -> int:
     """Read the sample at p into `row`; the position of the next byte after it, or -1.
 
@@ -599,42 +546,35 @@ def read_sample(
     return skip_space(text, p + 1)
 
 
-@kernel(
-    i8(
-        RO_U1, b1, i8, i8, i8, b1, RO_F8,
-        I8, I4, F8, F8, F8, I8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8, I8,
-    )
-)  # fmt: skip
+@kernel
 def read_samples(
-    text: Bytes,
+    text: RO_U1,
     ascii_only: bool,
     separator: int,
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: Floats,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    row_indices: Ints,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
-    memo: Ints,
-    at: Ints,
+    powers: RO_F8,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
+    row_indices: I8,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
+    memo: I8,
+    at: I8,
 ) -> int:
     """Read samples up to the first that is not of the common form, or all.
 
@@ -685,41 +625,34 @@ def read_samples(
     return result
 
 
-@kernel(
-    i8(
-        RO_U1, b1, i8, i8, i8, b1, RO_F8,
-        I8, I4, F8, F8, F8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8, I8,
-    )
-)  # fmt: skip
+@kernel
 def read_column(
-    text: Bytes,
+    text: RO_U1,
     ascii_only: bool,
     column: int,
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: Floats,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
-    memo: Ints,
-    at: Ints,
+    powers: RO_F8,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
+    memo: I8,
+    at: I8,
 ) -> int:
     """Read one field of many rows, given as a list; returns like `read_samples`.
 

@@ -10,23 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    void,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_U1, Floats, Indices, Ints, kernel
 from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.solvers.rows.text.tokens import EXACT, LARGEST, POWERS_OF_TEN, digit, scaled
 
@@ -132,16 +116,16 @@ def _bad_line(
     return BadLine(row, line, _REASONS[code].format(token=token, dim=dim))
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def token_end(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def token_end(text: RO_U1, p: int) -> int:
     """End of the token that contains position p."""
     while _KIND[text[p]] == _TOKEN:
         p += 1
     return p
 
 
-@kernel(b1(RO_U1, i8, i8), inner=True)
-def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
+@kernel(inner=True)
+def is_not_finite_word(text: RO_U1, start: int, end: int) -> bool:
     """Whether a token is nan, inf or infinity, signed or not, in any case."""
     if text[start] == 43 or text[start] == 45:
         start += 1
@@ -165,8 +149,8 @@ def is_not_finite_word(text: Bytes, start: int, end: int) -> bool:
     )
 
 
-@kernel(types.Tuple((f8, i8, i8))(RO_U1, i8, RO_F8))
-def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
+@kernel
+def read_number(text: RO_U1, p: int, powers: RO_F8) -> tuple[float, int, int]:
     """The number at position p, how it was read, and where its token ends.
 
     [+-] digits [. digits] [e [+-] digits], with a digit before or after the point.
@@ -227,8 +211,8 @@ def read_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int, int]:
     return (-x if negative else x), _READ, p
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8), inner=True)
-def read_index(text: Bytes, p: int) -> tuple[int, int]:
+@kernel(inner=True)
+def read_index(text: RO_U1, p: int) -> tuple[int, int]:
     """The index before a colon, and the position of the colon; position -1 if it is not a whole
     number.
 
@@ -247,17 +231,17 @@ def read_index(text: Bytes, p: int) -> tuple[int, int]:
     return (-index if negative else index), p
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def line_end(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def line_end(text: RO_U1, p: int) -> int:
     """Position of the next line feed."""
     while text[p] != 10:
         p += 1
     return p
 
 
-@kernel(types.UniTuple(i8, 3)(RO_U1, i8, i8, I4, F8, i8, i8), inline=True)
+@kernel(inline=True)
 def read_pairs(
-    text: Bytes, p: int, dim: int, indices: Indices, values: Floats, nnz: int, previous: int
+    text: RO_U1, p: int, dim: int, indices: I4, values: F8, nnz: int, previous: int
 ) -> tuple[int, int, int]:
     """Read entries in the common form: a space, a larger index, a digit above 0.
 
@@ -288,20 +272,20 @@ def read_pairs(
     return int(at), int(k), previous
 
 
-@kernel(void(RO_U1, i8, b1, RO_F8, I8, I4, F8, F8, I8, I8, I8, I8))
+@kernel
 def parse_lines(
-    text: Bytes,
+    text: RO_U1,
     dim: int,
     labelled: bool,
-    powers: Floats,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    row_table: Ints,
-    slow: Ints,
-    bad: Ints,
-    counts: Ints,
+    powers: RO_F8,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    row_table: I8,
+    slow: I8,
+    bad: I8,
+    counts: I8,
 ) -> None:
     """Read every line; the output of a line that fails is overwritten by the next one.
 

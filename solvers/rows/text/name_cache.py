@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.extending import intrinsic
 
-from dualstream.solvers.jit import DISABLED, I8, RO_U1, U1, Bytes, Ints, b1, i8, kernel, types, void
+from dualstream.solvers.jit import DISABLED, I8, RO_U1, U1, Bytes, kernel, types
 from dualstream.solvers.rows.text.tokens import LONGEST_NAME
 
 # A step: position of a name and of its lead (`"name": `), bytes of the lead and of the name, the
@@ -63,7 +63,7 @@ def _word_at(typing: Any, text: Any, offset: Any) -> Any:
         word.align = 1
         return word
 
-    return i8(text, i8), generate
+    return types.int64(text, types.int64), generate
 
 
 def _plain_word_at(text: Bytes, offset: int) -> Any:
@@ -77,7 +77,7 @@ def _trailing_zeros(typing: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
 
-    return i8(i8), generate
+    return types.int64(types.int64), generate
 
 
 def _plain_trailing_zeros(word: int) -> int:
@@ -89,7 +89,7 @@ word_at: Any = _plain_word_at if DISABLED else intrinsic(_word_at)
 trailing_zeros: Any = _plain_trailing_zeros if DISABLED else intrinsic(_trailing_zeros)
 
 
-@kernel(i8(i8, b1), inner=True)
+@kernel(inner=True)
 def first_stop(word: int, ascii_only: bool) -> int:
     """The first of eight bytes that ends a string or is not of the common form; else 8.
 
@@ -103,8 +103,8 @@ def first_stop(word: int, ascii_only: bool) -> int:
     return int(trailing_zeros(stops & _HIGH_BITS) >> 3)
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1), inline=True)
-def string_end(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int]:
+@kernel(inline=True)
+def string_end(text: RO_U1, start: int, ascii_only: bool) -> tuple[int, int]:
     """End of the string whose first byte is at `start`, and a hash of its bytes.
 
     Returns the position of its quote, or -1 for strings with escapes, of more than LONGEST_NAME
@@ -128,8 +128,8 @@ def string_end(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int]:
     return -1, 0
 
 
-@kernel(b1(RO_U1, i8, i8, i8), inline=True)
-def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
+@kernel(inline=True)
+def is_same(text: RO_U1, a: int, b: int, count: int) -> bool:
     """Whether the bytes at a equal those at b, before a; False near the text's end."""
     if a + count + 8 > text.shape[0]:
         return False
@@ -143,8 +143,8 @@ def is_same(text: Bytes, a: int, b: int, count: int) -> bool:
     return bool(differing & ((np.int64(1) << (8 * count)) - 1) == 0)
 
 
-@kernel(b1(i8, i8, I8), inner=True)
-def is_new_name(mixed: int, object_at: int, memo: Ints) -> bool:
+@kernel(inner=True)
+def is_new_name(mixed: int, object_at: int, memo: I8) -> bool:
     """Whether a name without a step, with this hash, is the first such name of its object.
 
     Not for every name: another one may have the same hash, or the object too many names.
@@ -163,10 +163,8 @@ def is_new_name(mixed: int, object_at: int, memo: Ints) -> bool:
     return True
 
 
-@kernel(i8(RO_U1, i8, b1, i8, i8, I8), inner=True)
-def find_step(
-    text: Bytes, p: int, ascii_only: bool, before: int, object_at: int, memo: Ints
-) -> int:
+@kernel(inner=True)
+def find_step(text: RO_U1, p: int, ascii_only: bool, before: int, object_at: int, memo: I8) -> int:
     """The step of the name whose quote is at p, which follows step `before`; -1 if it is not a
     name, or not certain to be the first of its kind in the object that begins at `object_at`.
 
@@ -212,10 +210,8 @@ def find_step(
     return int(step)
 
 
-@kernel(i8(RO_U1, i8, b1, i8, i8, I8), inline=True)
-def next_step(
-    text: Bytes, p: int, ascii_only: bool, before: int, object_at: int, memo: Ints
-) -> int:
+@kernel(inline=True)
+def next_step(text: RO_U1, p: int, ascii_only: bool, before: int, object_at: int, memo: I8) -> int:
     """Like `find_step`, but faster if the name is the one that followed `before` last time."""
     step = memo[before * STEP_NUMBERS + NEXT]
     if 0 < step < LAST_STEP:
@@ -227,7 +223,7 @@ def next_step(
     return int(find_step(text, p, ascii_only, before, object_at, memo))
 
 
-@kernel(i8(i8, i8), inline=True)
+@kernel(inline=True)
 def first_bytes(word: int, count: int) -> int:
     """The first `count` of eight bytes, zeros for the others; none for count < 0, all for count >=
     8."""
@@ -235,8 +231,8 @@ def first_bytes(word: int, count: int) -> int:
     return int(word & ((np.int64(1) << (8 * (kept & 7))) - 1)) if kept < 8 else word
 
 
-@kernel(types.UniTuple(i8, 4)(RO_U1, i8, b1), inline=True)
-def short_text(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int, int, int]:
+@kernel(inline=True)
+def short_text(text: RO_U1, start: int, ascii_only: bool) -> tuple[int, int, int, int]:
     """Length of the string that begins at `start`, and its bytes as three numbers.
 
     SHORT for a length of SHORT or more. There is no branch on the text, because which of many texts
@@ -251,25 +247,25 @@ def short_text(text: Bytes, start: int, ascii_only: bool) -> tuple[int, int, int
     return size, first_bytes(a, size), first_bytes(b, size - 8), first_bytes(c, size - 16)
 
 
-@kernel(i8(i8, i8, i8, i8, i8, I8), inline=True)
-def text_slot(step: int, size: int, a: int, b: int, c: int, memo: Ints) -> int:
+@kernel(inline=True)
+def text_slot(step: int, size: int, a: int, b: int, c: int, memo: I8) -> int:
     """Slot of this text of a step in the cache, or of the text that it would replace."""
     mixed: Any = np.int64(a) * _FACTOR + np.int64(b) * _SECOND + np.int64(c) * _THIRD
     mixed = (mixed ^ (mixed >> 32)) * _FACTOR + (np.int64(step) << 16 | size) * _SECOND
     return int(_TEXTS + (mixed >> 40 & (_TEXT_SLOTS - 1)) * _TEXT_NUMBERS)
 
 
-@kernel(i8(i8, i8, i8, i8, i8, i8, I8), inline=True)
-def find_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: Ints) -> int:
+@kernel(inline=True)
+def find_text(step: int, size: int, a: int, b: int, c: int, slot: int, memo: I8) -> int:
     """The index of this text of a step, -1 if it is not cached."""
     differing = memo[slot + _WHICH] ^ (step << 16 | size)
     differing |= memo[slot + 1] ^ a | memo[slot + 2] ^ b | memo[slot + 3] ^ c
     return int(memo[slot + _TEXT_PLACE]) if differing == 0 else -1
 
 
-@kernel(void(i8, i8, i8, i8, i8, i8, i8, I8), inner=True)
+@kernel(inner=True)
 def store_text(
-    step: int, size: int, a: int, b: int, c: int, slot: int, index: int, memo: Ints
+    step: int, size: int, a: int, b: int, c: int, slot: int, index: int, memo: I8
 ) -> None:
     """Cache the index of a text, replacing another one."""
     memo[slot + _WHICH] = step << 16 | size
@@ -278,16 +274,16 @@ def store_text(
     memo[CHANGES] += 1
 
 
-@kernel(i8(RO_U1, i8, i8, U1, i8), inner=True)
-def copy_bytes(text: Bytes, start: int, end: int, out: Bytes, at: int) -> int:
+@kernel(inner=True)
+def copy_bytes(text: RO_U1, start: int, end: int, out: U1, at: int) -> int:
     """out[at:] = text[start:end]; returns its end in out."""
     for k in range(end - start):
         out[at + k] = text[start + k]
     return at + end - start
 
 
-@kernel(void(I8, i8), inner=True)
-def forget_since(memo: Ints, changes: int) -> None:
+@kernel(inner=True)
+def forget_since(memo: I8, changes: int) -> None:
     """Clear the cache if it changed since: the names of a row that failed to parse are not
     stored.
     """

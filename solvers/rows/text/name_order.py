@@ -1,13 +1,11 @@
 """Order of a body's new names by the entries of its rows."""
 
-from dualstream.solvers.jit import I4, I8, RO_I4, RO_I8, Indices, Ints, i8, kernel
+from dualstream.solvers.jit import I4, I8, RO_I4, RO_I8, kernel
 from dualstream.solvers.rows.text.tokens import slot_of
 
 
-@kernel(i8(RO_I4, RO_I8, I4, I8, I8))
-def order_by_entries(
-    entries: Indices, indices: Ints, table: Indices, numbers: Ints, order: Ints
-) -> int:
+@kernel
+def order_by_entries(entries: RO_I4, indices: RO_I8, table: I4, numbers: I8, order: I8) -> int:
     """Numbers of the names that entries have, in the order of their first entries; how many.
 
     entries  (m,) int32   indices of features

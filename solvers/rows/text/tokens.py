@@ -8,27 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    f8,
-    i8,
-    kernel,
-    types,
-    u1,
-    void,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel, u1
 
 # A double represents these exactly, as well as whole numbers up to 2^53. The product or quotient of
 # two such numbers is rounded once, like float() does (Clinger, 1990).
@@ -53,21 +33,21 @@ _C1, _C2, _C3 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _F1, _F2 = 0x85EBCA6B, 0xC2B2AE35
 
 
-@kernel(i8(u1), inner=True)
-def digit(byte: int) -> int:
+@kernel(inner=True)
+def digit(byte: u1) -> int:
     """Value of a decimal digit; other bytes give values below 0 or above 9."""
     return int(byte) - 48
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def skip_space(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def skip_space(text: RO_U1, p: int) -> int:
     """The next position that is neither a space, a tab nor a carriage return."""
     while text[p] == 32 or text[p] == 9 or text[p] == 13:
         p += 1
     return p
 
 
-@kernel(f8(f8, f8, f8), inner=True)
+@kernel(inner=True)
 def product_error(a: float, b: float, product: float) -> float:
     """a b - product, exactly, where product is a b rounded (Dekker, 1971)."""
     t = 134_217_729.0 * a
@@ -78,8 +58,8 @@ def product_error(a: float, b: float, product: float) -> float:
     return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-@kernel(types.Tuple((f8, b1))(i8, i8, RO_F8))
-def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
+@kernel
+def scaled(mantissa: int, exponent: int, powers: RO_F8) -> tuple[float, bool]:
     """mantissa 10^exponent, and whether it is certain to be rounded like float() does.
 
     For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100 bits:
@@ -100,8 +80,8 @@ def scaled(mantissa: int, exponent: int, powers: Floats) -> tuple[float, bool]:
     return total, total + rest * (1.0 + 1e-9) == total
 
 
-@kernel(types.Tuple((f8, i8))(RO_U1, i8, RO_F8), inner=True)
-def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
+@kernel(inner=True)
+def json_number(text: RO_U1, p: int, powers: RO_F8) -> tuple[float, int]:
     """The JSON number at position p and where it ends; -1 if it cannot be read exactly.
 
     [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte after it is not checked. An integer
@@ -160,8 +140,8 @@ def json_number(text: Bytes, p: int, powers: Floats) -> tuple[float, int]:
     return (-x if negative else x), p
 
 
-@kernel(i8(RO_U1, i8))
-def hash_bytes(text: Bytes, length: int) -> int:
+@kernel
+def hash_bytes(text: RO_U1, length: int) -> int:
     """MurmurHash3 x86 32, seed 0, of the first bytes of `text`: in [0, 2^32).
 
     Products wrap modulo 2^64, which leaves their low 32 bits right.
@@ -189,8 +169,8 @@ def hash_bytes(text: Bytes, length: int) -> int:
     return int(h ^ h >> 16)
 
 
-@kernel(i8(RO_I4, i8))
-def slot_of(table: Indices, index: int) -> int:
+@kernel
+def slot_of(table: RO_I4, index: int) -> int:
     """Slot of `index` in an open-addressing table, or its free slot.
 
     table (2^k,) int32, never full. A slot has the value ~place, an empty one 0, so zeroed memory is
@@ -203,24 +183,24 @@ def slot_of(table: Indices, index: int) -> int:
     return int(slot)
 
 
-@kernel(void(I4, RO_I8))
-def add_indices(table: Indices, indices: Ints) -> None:
+@kernel
+def add_indices(table: I4, indices: RO_I8) -> None:
     """Insert these indices into an open-addressing table."""
     for i in range(indices.shape[0]):
         table[slot_of(table, indices[i])] = ~indices[i]
 
 
-@kernel(b1(RO_I4, I4, i8, U1, i8, I4, I8, U1, I8), inner=True)
+@kernel(inner=True)
 def store_name(
-    journalled: Indices,
-    seen: Indices,
+    journalled: RO_I4,
+    seen: I4,
     index: int,
-    name: Bytes,
+    name: U1,
     length: int,
-    indices: Indices,
-    ends: Ints,
-    text: Bytes,
-    count: Ints,
+    indices: I4,
+    ends: I8,
+    text: U1,
+    count: I8,
 ) -> bool:
     """Store a name whose index is new to the journal and to this text; False if there is no room.
 
@@ -248,16 +228,16 @@ def store_name(
     return True
 
 
-@kernel(void(I4, I4, I8, i8), inner=True)
-def drop_names(seen: Indices, indices: Indices, count: Ints, kept: int) -> None:
+@kernel(inner=True)
+def drop_names(seen: I4, indices: I4, count: I8, kept: int) -> None:
     """Remove the last stored names, all except the first `kept`."""
     while count[0] > kept:
         count[0] -= 1
         seen[slot_of(seen, indices[count[0]])] = 0
 
 
-@kernel(i8(RO_U1, i8, i8, RO_I4, RO_I8, RO_U1))
-def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, labels: Bytes) -> int:
+@kernel
+def label_slot(text: RO_U1, start: int, end: int, slots: RO_I4, ends: RO_I8, labels: RO_U1) -> int:
     """Slot of the label text[start:end] in a table of labels as written, or its free slot.
 
     slots (2^k,) int32   the number of a label, -1 for none
@@ -281,9 +261,9 @@ def label_slot(text: Bytes, start: int, end: int, slots: Indices, ends: Ints, la
     return int(slot)
 
 
-@kernel(void(I4, F8, i8, i8, I4, F8), inner=True)
+@kernel(inner=True)
 def sort_by_rank(
-    indices: Indices, values: Floats, start: int, end: int, spare: Indices, spare_values: Floats
+    indices: I4, values: F8, start: int, end: int, spare: I4, spare_values: F8
 ) -> None:
     """Like `sort_stably`, for up to 64 entries, by computing the rank of each.
 
@@ -310,10 +290,8 @@ def sort_by_rank(
         values[start + p] = spare_values[spare[p]]
 
 
-@kernel(void(I4, F8, i8, i8, I4, F8))
-def sort_stably(
-    indices: Indices, values: Floats, start: int, end: int, spare: Indices, spare_values: Floats
-) -> None:
+@kernel
+def sort_stably(indices: I4, values: F8, start: int, end: int, spare: I4, spare_values: F8) -> None:
     """Sort entries `start` to `end` of a row by index, in place, stable.
 
     spare, spare_values (k,)   scratch, at least as long as the row. Cost O(k log k).
@@ -350,15 +328,9 @@ def sort_stably(
         run *= 2
 
 
-@kernel(i8(I4, F8, i8, i8, b1, I4, F8), inner=True)
+@kernel(inner=True)
 def finish_row(
-    indices: Indices,
-    values: Floats,
-    start: int,
-    end: int,
-    sums: bool,
-    spare: Indices,
-    spare_values: Floats,
+    indices: I4, values: F8, start: int, end: int, sums: bool, spare: I4, spare_values: F8
 ) -> int:
     """Finish a row of entries in their order of appearance; return where it ends, -1 if it is
     invalid.

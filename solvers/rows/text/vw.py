@@ -8,23 +8,7 @@ namespace.
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    i8,
-    kernel,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.tokens import (
     LARGEST,
     LONGEST_NAME,
@@ -51,8 +35,8 @@ _KIND[:32] = _STRANGE
 _KIND[[9, 10, 13, 32, _COLON, _BAR]] = _END
 
 
-@kernel(i8(RO_U1, i8, b1), inner=True)
-def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
+@kernel(inner=True)
+def token_end(text: RO_U1, p: int, ascii_only: bool) -> int:
     """End of the token at p, before a blank, a bar or the line's end; -1 if it is not of the common
     form."""
     while True:
@@ -64,8 +48,8 @@ def token_end(text: Bytes, p: int, ascii_only: bool) -> int:
         p += 1
 
 
-@kernel(i8(RO_U1, i8, b1, U1, i8), inner=True)
-def copy_name(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) -> int:
+@kernel(inner=True)
+def copy_name(text: RO_U1, start: int, ascii_only: bool, out: U1, at: int) -> int:
     """Copy the name at `start` to out[at:], up to LONGEST_NAME bytes in all; its end, or -1.
 
     A name ends before a blank, a colon, a bar or the line's end.
@@ -89,20 +73,20 @@ def copy_name(text: Bytes, start: int, ascii_only: bool, out: Bytes, at: int) ->
         q += one
 
 
-@kernel(i8(RO_U1, i8, b1, i8, RO_F8, F8, F8, i8, RO_I4, RO_I8, RO_U1, I8), inline=True)
+@kernel(inline=True)
 def read_head(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     label_kind: int,
-    powers: Floats,
-    labels: Floats,
-    weights: Floats,
+    powers: RO_F8,
+    labels: F8,
+    weights: F8,
     row: int,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    counts: Ints,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    counts: I8,
 ) -> int:
     """Label, importance and tag of the line at p; the position of its first bar, or -1."""
     labels[row] = 0.0
@@ -145,24 +129,24 @@ def read_head(
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, i8, b1, RO_F8, I4, F8, i8, RO_I4, I4, I4, I8, U1, I8, U1), inline=True)
+@kernel(inline=True)
 def read_features(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     dim: int,
     stores_names: bool,
-    powers: Floats,
-    indices: Indices,
-    values: Floats,
+    powers: RO_F8,
+    indices: I4,
+    values: F8,
     nnz: int,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    buffer: Bytes,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    buffer: U1,
 ) -> int:
     """The features from the bar at p on; the position of the line feed, or -1.
 
@@ -237,40 +221,33 @@ def read_features(
         nnz += 1
 
 
-@kernel(
-    i8(
-        RO_U1, b1, i8, i8, b1, RO_F8,
-        I8, I4, F8, F8, F8, I8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, U1, I8,
-    )
-)  # fmt: skip
+@kernel
 def read_examples(
-    text: Bytes,
+    text: RO_U1,
     ascii_only: bool,
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: Floats,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    row_indices: Ints,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    buffer: Bytes,
-    at: Ints,
+    powers: RO_F8,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
+    row_indices: I8,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    buffer: U1,
+    at: I8,
 ) -> int:
     """Read lines up to the first that is not of the common form, or all; 1 for the former.
 

@@ -3,24 +3,7 @@
 Not read here: fields with a quote or a line end in them, and what is NOT_MINE of a value.
 """
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    i8,
-    kernel,
-    types,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.csv import field_end
 from dualstream.solvers.rows.text.flat.features import put_rest
 from dualstream.solvers.rows.text.flat.plan import (
@@ -53,8 +36,8 @@ from dualstream.solvers.rows.text.tokens import NO_LABELS, drop_names, finish_ro
 _QUOTE, _FEED, _RETURN, _TAB, _SPACE, _COMMA = 34, 10, 13, 9, 32, 44
 
 
-@kernel(b1(RO_U1, i8, i8), inline=True)
-def may_have_comma(text: Bytes, start: int, end: int) -> bool:
+@kernel(inline=True)
+def may_have_comma(text: RO_U1, start: int, end: int) -> bool:
     """May a field be a number with a decimal comma?"""
     if start == end or (text[start] > 57 or text[start] == _QUOTE):
         return False
@@ -64,23 +47,18 @@ def may_have_comma(text: Bytes, start: int, end: int) -> bool:
     return False
 
 
-@kernel(
-    types.UniTuple(i8, 2)(
-        RO_U1, i8, b1, i8, RO_U1, b1, RO_I8, i8, i8, OUT
-    ),
-    inline=True,
-)  # fmt: skip
+@kernel(inline=True)
 def read_fields(
-    text: Bytes,
+    text: RO_U1,
     p: int,
     ascii_only: bool,
     delimiter: int,
-    byte_kinds: Bytes,
+    byte_kinds: RO_U1,
     stops_at_comma: bool,
-    columns: Ints,
+    columns: RO_I8,
     row: int,
     nnz: int,
-    out: Out,
+    out: OUT,
 ) -> tuple[int, int]:
     """Read the record at p; where its line feed is and the number of features, or why not."""
     column = 0
@@ -129,56 +107,48 @@ def read_fields(
         return (p if is_whole else NOT_MINE), nnz
 
 
-@kernel(
-    i8(
-        RO_U1, b1, i8, RO_U1, b1, RO_I8, i8, b1, i8, i8,
-        RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
-        I8, I4, F8, F8, F8, I8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, I8, U1, I8, I8, U1, I8, U1, I8,
-    )
-)  # fmt: skip
+@kernel
 def read_flat_records(
-    text: Bytes,
+    text: RO_U1,
     ascii_only: bool,
     delimiter: int,
-    byte_kinds: Bytes,
+    byte_kinds: RO_U1,
     stops_at_comma: bool,
-    columns: Ints,
+    columns: RO_I8,
     label_kind: int,
     stores_names: bool,
     mask: int,
     max_nonzeros: int,
-    plan: Ints,
-    texts: Bytes,
-    missing_numbers: Floats,
-    powers: Floats,
-    letters: Indices,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    row_indices: Ints,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    id_spans: Ints,
-    buffer: Bytes,
-    memo: Ints,
-    notes: Ints,
-    noted: Bytes,
-    spans: Ints,
-    scratch: Bytes,
-    at: Ints,
+    plan: RO_I8,
+    texts: RO_U1,
+    missing_numbers: RO_F8,
+    powers: RO_F8,
+    letters: RO_I4,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
+    row_indices: I8,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    id_spans: I8,
+    buffer: U1,
+    memo: I8,
+    notes: I8,
+    noted: U1,
+    spans: I8,
+    scratch: U1,
+    at: I8,
 ) -> int:
     """Read records up to the first that is not read here, or all; returns as `read_flat_objects`.
 

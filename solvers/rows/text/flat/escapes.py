@@ -1,6 +1,6 @@
 """Escapes in the texts of flat JSON rows."""
 
-from dualstream.solvers.jit import RO_U1, U1, Bytes, b1, i8, kernel, types
+from dualstream.solvers.jit import RO_U1, U1, kernel
 from dualstream.solvers.rows.text.flat.plan import LONGEST_TEXT, NOT_MINE
 from dualstream.solvers.rows.text.flat.words import put_code_point
 from dualstream.solvers.rows.text.tokens import digit
@@ -8,8 +8,8 @@ from dualstream.solvers.rows.text.tokens import digit
 _CONTROLS = 32
 
 
-@kernel(i8(RO_U1, i8), inner=True)
-def hex_at(text: Bytes, p: int) -> int:
+@kernel(inner=True)
+def hex_at(text: RO_U1, p: int) -> int:
     """The number of four hexadecimal digits at p, or -1."""
     number = 0
     for k in range(4):
@@ -23,7 +23,7 @@ def hex_at(text: Bytes, p: int) -> int:
     return number
 
 
-@kernel(b1(i8))
+@kernel
 def is_composed(code: int) -> bool:
     """Is a text of ASCII and of such characters always in NFC? For the common scripts."""
     if 0x20 <= code < 0x300 or 0x391 <= code <= 0x3FF:  # Latin, Greek
@@ -41,8 +41,8 @@ def is_composed(code: int) -> bool:
     return 0xFF01 <= code <= 0xFFEE or 0x1F300 <= code <= 0x1FAFF  # wide forms, emoji
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8), inner=True)
-def escaped_code(text: Bytes, p: int) -> tuple[int, int]:
+@kernel(inner=True)
+def escaped_code(text: RO_U1, p: int) -> tuple[int, int]:
     """Code point of the escape whose backslash is at p, and its bytes; or NOT_MINE."""
     c = text[p + 1]
     if c == 34 or c == 92 or c == 47:
@@ -65,8 +65,8 @@ def escaped_code(text: Bytes, p: int) -> tuple[int, int]:
     return (code if is_composed(code) else NOT_MINE), 6
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1, U1))
-def decoded(text: Bytes, start: int, ascii_only: bool, out: Bytes) -> tuple[int, int]:
+@kernel
+def decoded(text: RO_U1, start: int, ascii_only: bool, out: U1) -> tuple[int, int]:
     """Write the string that begins at `start`, of any length and with escapes, to `out`.
 
     Returns the position of its quote and its length, or NOT_MINE. A quote follows it in `out`. A

@@ -1,6 +1,6 @@
 """Features of flat rows: NAME, NAME=TEXT, missing values and crosses, as indices and new names."""
 
-from dualstream.solvers.jit import RO_U1, U1, Bytes, b1, f8, i8, kernel, types, u1
+from dualstream.solvers.jit import RO_U1, U1, kernel, u1
 from dualstream.solvers.rows.text.flat.plan import (
     ATTEMPT,
     CROSS,
@@ -24,7 +24,6 @@ from dualstream.solvers.rows.text.flat.plan import (
     ORDER,
     OUT,
     SAME,
-    Out,
 )
 from dualstream.solvers.rows.text.name_cache import (
     CHANGES,
@@ -51,15 +50,15 @@ MAX_CROSSES = 1000
 """Maximum number of crosses of a row, as of the Python reader."""
 
 
-@kernel(types.UniTuple(i8, 3)(RO_U1, i8, i8), inline=True)
-def short_key(text: Bytes, start: int, size: int) -> tuple[int, int, int]:
+@kernel(inline=True)
+def short_key(text: RO_U1, start: int, size: int) -> tuple[int, int, int]:
     """The bytes of a text of fewer than SHORT bytes as three numbers; SHORT can be read."""
     a, b, c = word_at(text, start), word_at(text, start + 8), word_at(text, start + 16)
     return first_bytes(a, size), first_bytes(b, size - 8), first_bytes(c, size - 16)
 
 
-@kernel(i8(i8, OUT), inner=True)
-def store_named(node: int, out: Out) -> int:
+@kernel(inner=True)
+def store_named(node: int, out: OUT) -> int:
     """Store the name of a node's number, once in a text; False if there is no room."""
     at = NODES_AT + node * FIELDS
     start, length = out.plan[at + NAME], out.plan[at + NAME_BYTES]
@@ -73,8 +72,8 @@ def store_named(node: int, out: Out) -> int:
     )  # fmt: skip
 
 
-@kernel(i8(i8, f8, i8, OUT), inline=True)
-def put_named(node: int, x: float, nnz: int, out: Out) -> int:
+@kernel(inline=True)
+def put_named(node: int, x: float, nnz: int, out: OUT) -> int:
     """Add the feature NAME of a node; the number of features then, or why not.
 
     Its name is stored with its first value that is not 0.
@@ -89,8 +88,8 @@ def put_named(node: int, x: float, nnz: int, out: Out) -> int:
     return nnz + 1
 
 
-@kernel(i8(i8, u1, RO_U1, i8, i8, OUT), inner=True)
-def new_index(node: int, sign: int, text: Bytes, start: int, end: int, out: Out) -> int:
+@kernel(inner=True)
+def new_index(node: int, sign: u1, text: RO_U1, start: int, end: int, out: OUT) -> int:
     """Index of the feature NAME, sign, text[start:end], whose name is stored if new; or -1."""
     at = NODES_AT + node * FIELDS
     first, length = out.plan[at + NAME], out.plan[at + NAME_BYTES]
@@ -112,9 +111,9 @@ def new_index(node: int, sign: int, text: Bytes, start: int, end: int, out: Out)
     return index
 
 
-@kernel(i8(i8, i8, u1, RO_U1, i8, i8, OUT), inline=True)
+@kernel(inline=True)
 def joined_index(
-    node: int, cached: int, sign: int, text: Bytes, start: int, end: int, out: Out
+    node: int, cached: int, sign: u1, text: RO_U1, start: int, end: int, out: OUT
 ) -> int:
     """As `new_index`; short texts are cached as those of node `cached`."""
     size = end - start
@@ -130,9 +129,9 @@ def joined_index(
     return index
 
 
-@kernel(i8(i8, i8, RO_U1, i8, i8, i8, OUT), inner=True)
+@kernel(inner=True)
 def put_joined(
-    node: int, cached: int, text: Bytes, start: int, end: int, nnz: int, out: Out
+    node: int, cached: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT
 ) -> int:
     """Add the feature NAME=TEXT; the number of features then, or why not."""
     if nnz >= out.indices.shape[0]:
@@ -145,22 +144,22 @@ def put_joined(
     return nnz + 1
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
-def put_made(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_made(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
     """As `put_joined`, for a text that is not the row's own: the cache must not mix them up."""
     return int(put_joined(node, node | MADE, text, start, end, nnz, out))
 
 
-@kernel(i8(i8, i8, OUT), inner=True)
-def put_missing(node: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_missing(node: int, nnz: int, out: OUT) -> int:
     """Add the indicator of a missing value, if the model has these."""
     if out.plan[INDICATES] == 0:
         return nnz
     return put_made(node, out.texts, MISSING_WORD_AT, MISSING_WORD_AT + 7, nnz, out)
 
 
-@kernel(b1(i8, RO_U1, i8, i8, OUT))
-def note(node: int, text: Bytes, start: int, end: int, out: Out) -> bool:
+@kernel
+def note(node: int, text: RO_U1, start: int, end: int, out: OUT) -> bool:
     """Note a column's category, if it is crossed; False if there is no room."""
     crossed = out.plan[NODES_AT + node * FIELDS + CROSS]
     if crossed == 0:
@@ -179,8 +178,8 @@ def note(node: int, text: Bytes, start: int, end: int, out: Out) -> bool:
     return True
 
 
-@kernel(i8(i8, U1, i8, OUT), inner=True)
-def add_escaped(crossed: int, joined: Bytes, at: int, out: Out) -> int:
+@kernel(inner=True)
+def add_escaped(crossed: int, joined: U1, at: int, out: OUT) -> int:
     """joined[at:] = the noted category, with a backslash before commas and backslashes."""
     notes = NOTE_AT + 3 * crossed
     for p in range(out.notes[notes + 1], out.notes[notes + 2]):
@@ -193,8 +192,8 @@ def add_escaped(crossed: int, joined: Bytes, at: int, out: Out) -> int:
     return at
 
 
-@kernel(i8(i8, i8, OUT), inner=True)
-def put_crosses_of(crossed: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_crosses_of(crossed: int, nnz: int, out: OUT) -> int:
     """Add the crosses that begin with a crossed column."""
     plan, notes, scratch = out.plan, out.notes, out.scratch
     attempt = notes[ATTEMPT]
@@ -224,8 +223,8 @@ def put_crosses_of(crossed: int, nnz: int, out: Out) -> int:
     return nnz
 
 
-@kernel(i8(i8, OUT), inner=True)
-def put_rest(nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_rest(nnz: int, out: OUT) -> int:
     """Add indicators of the declared columns that a row lacks, and its crosses."""
     plan, notes = out.plan, out.notes
     if plan[INDICATES]:

@@ -5,24 +5,7 @@
 Not read here: lists, names with escapes, rows in explicit form, and what is NOT_MINE of a value.
 """
 
-from dualstream.solvers.jit import (
-    F8,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    RO_U1,
-    U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    i8,
-    kernel,
-    types,
-)
+from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.flat.escapes import decoded
 from dualstream.solvers.rows.text.flat.features import put_rest
 from dualstream.solvers.rows.text.flat.plan import (
@@ -75,8 +58,8 @@ STACK_AT = 8
 AT_NUMBERS = STACK_AT + MAX_DEPTH
 
 
-@kernel(i8(i8, i8, i8, OUT), inner=True)
-def put_decoded(node: int, length: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_decoded(node: int, length: int, nnz: int, out: OUT) -> int:
     """Add the decoded text in `scratch` to a column."""
     kind = out.plan[NODES_AT + node * FIELDS + KIND]
     if kind == LABEL or kind == WEIGHT or kind == ID or kind == OTHER:
@@ -84,9 +67,9 @@ def put_decoded(node: int, length: int, nnz: int, out: Out) -> int:
     return put_text(node, out.scratch, 0, length, nnz, out)
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8, i8, b1, i8, OUT), inline=True)
+@kernel(inline=True)
 def read_value(
-    text: Bytes, p: int, node: int, ascii_only: bool, nnz: int, out: Out
+    text: RO_U1, p: int, node: int, ascii_only: bool, nnz: int, out: OUT
 ) -> tuple[int, int]:
     """Add the value at p to a column of features; the position after it and the features, or why
     not."""
@@ -113,9 +96,9 @@ def read_value(
     return q, put_number(node, x, text, p, q, nnz, out)
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8, b1, i8, i8, OUT, I8), inline=True)
+@kernel(inline=True)
 def read_object(
-    text: Bytes, p: int, ascii_only: bool, row: int, nnz: int, out: Out, at: Ints
+    text: RO_U1, p: int, ascii_only: bool, row: int, nnz: int, out: OUT, at: I8
 ) -> tuple[int, int]:
     """Read the row at p; the position after it and the number of features, or why not."""
     if text[p] != 123:
@@ -176,53 +159,45 @@ def read_object(
             owner = at[STACK_AT + depth]
 
 
-@kernel(
-    i8(
-        RO_U1, b1, i8, i8, b1, i8, i8,
-        RO_I8, RO_U1, RO_F8, RO_F8, RO_I4,
-        I8, I4, F8, F8, F8, I8, I4, F8,
-        RO_I4, I4, I4, I8, U1, I8,
-        RO_I4, RO_I8, RO_U1, I8, U1, I8, I8, U1, I8, U1, I8,
-    )
-)  # fmt: skip
+@kernel
 def read_flat_objects(
-    text: Bytes,
+    text: RO_U1,
     ascii_only: bool,
     separator: int,
     label_kind: int,
     stores_names: bool,
     mask: int,
     max_nonzeros: int,
-    plan: Ints,
-    texts: Bytes,
-    missing_numbers: Floats,
-    powers: Floats,
-    letters: Indices,
-    indptr: Ints,
-    indices: Indices,
-    values: Floats,
-    labels: Floats,
-    weights: Floats,
-    row_indices: Ints,
-    spare: Indices,
-    spare_values: Floats,
-    journalled: Indices,
-    seen: Indices,
-    name_indices: Indices,
-    name_ends: Ints,
-    names: Bytes,
-    counts: Ints,
-    label_slots: Indices,
-    label_ends: Ints,
-    label_text: Bytes,
-    id_spans: Ints,
-    buffer: Bytes,
-    memo: Ints,
-    notes: Ints,
-    noted: Bytes,
-    spans: Ints,
-    scratch: Bytes,
-    at: Ints,
+    plan: RO_I8,
+    texts: RO_U1,
+    missing_numbers: RO_F8,
+    powers: RO_F8,
+    letters: RO_I4,
+    indptr: I8,
+    indices: I4,
+    values: F8,
+    labels: F8,
+    weights: F8,
+    row_indices: I8,
+    spare: I4,
+    spare_values: F8,
+    journalled: RO_I4,
+    seen: I4,
+    name_indices: I4,
+    name_ends: I8,
+    names: U1,
+    counts: I8,
+    label_slots: RO_I4,
+    label_ends: RO_I8,
+    label_text: RO_U1,
+    id_spans: I8,
+    buffer: U1,
+    memo: I8,
+    notes: I8,
+    noted: U1,
+    spans: I8,
+    scratch: U1,
+    at: I8,
 ) -> int:
     """Read flat rows up to the first that is not read here, or all.
 

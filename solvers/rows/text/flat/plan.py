@@ -6,7 +6,7 @@ A node is a name in an object: `age` in `user`, and `user.age` in the row, are t
 column. Nodes without a key have features of their own: the parts of a time, the crosses.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,8 @@ from dualstream.solvers.jit import (
     RO_I8,
     RO_U1,
     U1,
-    Bytes,
-    Floats,
-    Indices,
-    Ints,
-    b1,
-    i8,
     kernel,
+    numba_type,
     types,
 )
 from dualstream.solvers.rows.text.flat.reference import Reference
@@ -102,52 +97,44 @@ SCRATCH_BYTES = 4 * LONGEST_TEXT
 class Out(NamedTuple):
     """What kernels of one body share, for one argument instead of many."""
 
-    plan: Ints
-    texts: Bytes
+    plan: RO_I8
+    texts: RO_U1
     """Keys, names and missing texts of the plan."""
-    missing_numbers: Floats
-    powers: Floats
+    missing_numbers: RO_F8
+    powers: RO_F8
     mask: int
     stores_names: bool
-    indices: Indices
-    values: Floats
-    journalled: Indices
-    seen: Indices
-    name_indices: Indices
-    name_ends: Ints
-    names: Bytes
-    counts: Ints
-    buffer: Bytes
-    memo: Ints
-    scratch: Bytes
+    indices: I4
+    values: F8
+    journalled: RO_I4
+    seen: I4
+    name_indices: I4
+    name_ends: I8
+    names: U1
+    counts: I8
+    buffer: U1
+    memo: I8
+    scratch: U1
     """Decoded escapes, words and digits; 24 bytes more than its texts."""
-    notes: Ints
-    noted: Bytes
-    spans: Ints
-    letters: Indices
+    notes: I8
+    noted: U1
+    spans: I8
+    letters: RO_I4
     """See words.py; empty without columns of words."""
     label_kind: int
-    labels: Floats
-    weights: Floats
-    label_slots: Indices
-    label_ends: Ints
-    label_text: Bytes
+    labels: F8
+    weights: F8
+    label_slots: RO_I4
+    label_ends: RO_I8
+    label_text: RO_U1
 
 
-OUT = Reference(
-    types.NamedTuple(
-        (
-            RO_I8, RO_U1, RO_F8, RO_F8, i8, b1, I4, F8,
-            RO_I4, I4, I4, I8, U1, I8, U1, I8, U1, I8, U1, I8, RO_I4,
-            i8, F8, F8, RO_I4, RO_I8, RO_U1,
-        ),
-        Out,
-    )
-)  # fmt: skip
+_FIELDS = [numba_type(one) for one in Out.__annotations__.values()]
+OUT = Annotated[Out, Reference(types.NamedTuple(_FIELDS, Out))]
 
 
-@kernel(i8(RO_I8, RO_U1, i8, RO_U1, i8, i8))
-def node_slot(plan: Ints, texts: Bytes, owner: int, text: Bytes, start: int, end: int) -> int:
+@kernel
+def node_slot(plan: RO_I8, texts: RO_U1, owner: int, text: RO_U1, start: int, end: int) -> int:
     """Slot of the name text[start:end] in the object `owner`, or its free slot."""
     h: Any = np.int64(owner + 1)
     for p in range(start, end):
@@ -166,9 +153,9 @@ def node_slot(plan: Ints, texts: Bytes, owner: int, text: Bytes, start: int, end
     return int(slot)
 
 
-@kernel(i8(RO_U1, i8, b1, i8, i8, OUT, I8), inner=True)
+@kernel(inner=True)
 def find_node(
-    text: Bytes, p: int, ascii_only: bool, before: int, owner: int, out: Out, at: Ints
+    text: RO_U1, p: int, ascii_only: bool, before: int, owner: int, out: OUT, at: I8
 ) -> int:
     """The node of the name whose quote is at p, which follows node `before`; or NOT_MINE, UNKNOWN.
 
@@ -197,9 +184,9 @@ def find_node(
     return int(node)
 
 
-@kernel(i8(RO_U1, i8, b1, i8, i8, OUT, I8), inline=True)
+@kernel(inline=True)
 def next_node(
-    text: Bytes, p: int, ascii_only: bool, before: int, owner: int, out: Out, at: Ints
+    text: RO_U1, p: int, ascii_only: bool, before: int, owner: int, out: OUT, at: I8
 ) -> int:
     """Like `find_node`, but faster if the name is the one that followed `before` last time."""
     node = out.memo[before * STEP_NUMBERS + NEXT]
@@ -210,8 +197,8 @@ def next_node(
     return int(find_node(text, p, ascii_only, before, owner, out, at))
 
 
-@kernel(b1(i8, OUT), inline=True)
-def is_first(node: int, out: Out) -> bool:
+@kernel(inline=True)
+def is_first(node: int, out: OUT) -> bool:
     """Mark the column of a node as present in this row; False if it was."""
     at = out.plan[NODES_AT + node * FIELDS + SAME] * STEP_NUMBERS + LAST_OBJECT
     if out.memo[at] == out.notes[ATTEMPT]:

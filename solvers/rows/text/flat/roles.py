@@ -4,14 +4,13 @@ Each function returns whether the value was read (texts) or the position after i
 if Python must read it.
 """
 
-from dualstream.solvers.jit import RO_U1, Bytes, b1, f8, i8, kernel
+from dualstream.solvers.jit import RO_U1, kernel
 from dualstream.solvers.rows.text.flat.plan import (
     ID_BEGIN,
     ID_END,
     MISSING_NUMBERS_AT,
     NOT_MINE,
     OUT,
-    Out,
 )
 from dualstream.solvers.rows.text.flat.values import (
     AS_IT_IS,
@@ -33,8 +32,8 @@ from dualstream.solvers.rows.text.tokens import (
 _LONGEST_ID = 255
 
 
-@kernel(b1(f8, i8, OUT), inner=True)
-def set_weight(x: float, row: int, out: Out) -> bool:
+@kernel(inner=True)
+def set_weight(x: float, row: int, out: OUT) -> bool:
     """Set the weight of a row, unless the number stands for a missing value."""
     if is_missing_number(0, x, out):
         return True
@@ -44,8 +43,8 @@ def set_weight(x: float, row: int, out: Out) -> bool:
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
-def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
+@kernel(inner=True)
+def set_weight_text(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
     """As `set_weight`, of text[start:end]."""
     is_missing = is_missing_text(0, text, start, end, out)
     if is_missing != 0:
@@ -54,8 +53,8 @@ def set_weight_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bo
     return q == end and text[start] != 45 and set_weight(x, row, out)
 
 
-@kernel(b1(f8, i8, OUT), inner=True)
-def set_number_label(x: float, row: int, out: Out) -> bool:
+@kernel(inner=True)
+def set_number_label(x: float, row: int, out: OUT) -> bool:
     """Set the label of a row to a number; not to 0, whose sign depends on how it is written."""
     if not 0.0 < abs(x) <= LARGEST or is_missing_number(0, x, out):
         return False
@@ -63,8 +62,8 @@ def set_number_label(x: float, row: int, out: Out) -> bool:
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
-def set_class(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
+@kernel(inner=True)
+def set_class(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
     """Set the label of a row to the number of the label as written; False if no table has it.
 
     counts[2] and counts[3] are then its begin and end. A label that stands for a missing value is
@@ -78,8 +77,8 @@ def set_class(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
     return True
 
 
-@kernel(b1(RO_U1, i8, i8, i8, OUT), inner=True)
-def set_label_text(text: Bytes, start: int, end: int, row: int, out: Out) -> bool:
+@kernel(inner=True)
+def set_label_text(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
     """Set the label of a row to text[start:end]."""
     if out.label_kind == NO_LABELS:
         return True
@@ -95,8 +94,8 @@ def set_label_text(text: Bytes, start: int, end: int, row: int, out: Out) -> boo
     return q == end and set_number_label(x, row, out)
 
 
-@kernel(b1(RO_U1, i8, i8, OUT), inner=True)
-def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
+@kernel(inner=True)
+def set_id_text(text: RO_U1, start: int, end: int, out: OUT) -> bool:
     """Note text[start:end] as the id of the row, unless it stands for a missing value."""
     is_missing = is_missing_text(0, text, start, end, out)
     if is_missing != 0:
@@ -113,8 +112,8 @@ def set_id_text(text: Bytes, start: int, end: int, out: Out) -> bool:
     return True
 
 
-@kernel(i8(RO_U1, i8, OUT), inner=True)
-def read_number_id(text: Bytes, p: int, out: Out) -> int:
+@kernel(inner=True)
+def read_number_id(text: RO_U1, p: int, out: OUT) -> int:
     """Read the id at p that is an integer in JSON, of any length that an id may have."""
     start = p
     p += text[p] == 45
@@ -137,8 +136,8 @@ def read_number_id(text: Bytes, p: int, out: Out) -> int:
     return p
 
 
-@kernel(i8(RO_U1, i8, b1, i8, OUT), inner=True)
-def read_label(text: Bytes, p: int, ascii_only: bool, row: int, out: Out) -> int:
+@kernel(inner=True)
+def read_label(text: RO_U1, p: int, ascii_only: bool, row: int, out: OUT) -> int:
     """Read the JSON label at p."""
     start = p
     c = text[p]
@@ -164,8 +163,8 @@ def read_label(text: Bytes, p: int, ascii_only: bool, row: int, out: Out) -> int
     return p if set_class(text, start, p, row, out) else NOT_MINE
 
 
-@kernel(i8(RO_U1, i8, b1, i8, OUT), inner=True)
-def read_weight(text: Bytes, p: int, ascii_only: bool, row: int, out: Out) -> int:
+@kernel(inner=True)
+def read_weight(text: RO_U1, p: int, ascii_only: bool, row: int, out: OUT) -> int:
     """Read the JSON weight at p."""
     c = text[p]
     if c == 34:
@@ -180,8 +179,8 @@ def read_weight(text: Bytes, p: int, ascii_only: bool, row: int, out: Out) -> in
     return q if q > 0 and c != 45 and set_weight(x, row, out) else NOT_MINE
 
 
-@kernel(i8(RO_U1, i8, b1, OUT), inner=True)
-def read_id(text: Bytes, p: int, ascii_only: bool, out: Out) -> int:
+@kernel(inner=True)
+def read_id(text: RO_U1, p: int, ascii_only: bool, out: OUT) -> int:
     """Read the JSON id at p."""
     c = text[p]
     if c == 34:

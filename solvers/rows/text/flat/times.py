@@ -2,7 +2,7 @@
 
 import math
 
-from dualstream.solvers.jit import RO_U1, Bytes, b1, f8, i8, kernel, types
+from dualstream.solvers.jit import RO_U1, kernel
 from dualstream.solvers.rows.text.flat.features import JOINED_AT, note, put_made, put_named
 from dualstream.solvers.rows.text.flat.plan import (
     FIELDS,
@@ -12,7 +12,6 @@ from dualstream.solvers.rows.text.flat.plan import (
     OPTION,
     OUT,
     WEEKDAYS_AT,
-    Out,
 )
 from dualstream.solvers.rows.text.tokens import digit, json_number
 
@@ -29,14 +28,14 @@ BAD = -(1 << 62)
 """Days or microseconds of what is not certain to be a time."""
 
 
-@kernel(i8(i8), inner=True)
+@kernel(inner=True)
 def before_year(year: int) -> int:
     """Days from 1970 to the begin of a year."""
     past = year - 1
     return past * 365 + past // 4 - past // 100 + past // 400 - 719_162
 
 
-@kernel(i8(i8, b1), inner=True)
+@kernel(inner=True)
 def before_month(month: int, is_leap: bool) -> int:
     """Days of a year before a month."""
     if month <= 2:
@@ -44,7 +43,7 @@ def before_month(month: int, is_leap: bool) -> int:
     return 59 + is_leap + (153 * (month - 3) + 2) // 5
 
 
-@kernel(i8(i8, i8, i8), inner=True)
+@kernel(inner=True)
 def days_of(year: int, month: int, day: int) -> int:
     """Days since 1970 of a date in the Gregorian calendar, or BAD."""
     if not (MIN_YEAR <= year <= MAX_YEAR and 1 <= month <= 12 and 1 <= day <= 31):
@@ -58,8 +57,8 @@ def days_of(year: int, month: int, day: int) -> int:
     return before_year(year) + before_month(month, is_leap) + day - 1
 
 
-@kernel(i8(RO_U1, i8, i8), inner=True)
-def digits_at(text: Bytes, p: int, count: int) -> int:
+@kernel(inner=True)
+def digits_at(text: RO_U1, p: int, count: int) -> int:
     """The number of `count` digits at p, or -1."""
     number = 0
     for k in range(count):
@@ -70,8 +69,8 @@ def digits_at(text: Bytes, p: int, count: int) -> int:
     return number
 
 
-@kernel(i8(RO_U1, i8, i8), inner=True)
-def zone_of(text: Bytes, p: int, end: int) -> int:
+@kernel(inner=True)
+def zone_of(text: RO_U1, p: int, end: int) -> int:
     """Seconds of the zone text[p:end] east of UTC: Z, ` UTC`, +HH, +HHMM, +HH:MM or nothing; or
     BAD."""
     if p == end or (text[p] == 90 and p + 1 == end):
@@ -91,8 +90,8 @@ def zone_of(text: Bytes, p: int, end: int) -> int:
     return -seconds if text[p] == 45 else seconds
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8, i8), inner=True)
-def iso_time(text: Bytes, start: int, end: int) -> tuple[int, int]:
+@kernel(inner=True)
+def iso_time(text: RO_U1, start: int, end: int) -> tuple[int, int]:
     """Seconds since 1970 and microseconds of YYYY-MM-DD[(T| )HH:MM[:SS[.ffffff]][zone]], or BAD."""
     if end - start < 10 or text[start + 4] != 45 or text[start + 7] != 45:
         return BAD, 0
@@ -128,7 +127,7 @@ def iso_time(text: Bytes, start: int, end: int) -> tuple[int, int]:
     return days * DAY_S + hour * 3600 + minute * 60 + second - zone, micros
 
 
-@kernel(types.UniTuple(i8, 2)(f8), inner=True)
+@kernel(inner=True)
 def time_of_number(x: float) -> tuple[int, int]:
     """Seconds since 1970 and microseconds of a number, or BAD.
 
@@ -155,7 +154,7 @@ def time_of_number(x: float) -> tuple[int, int]:
     return whole, micros
 
 
-@kernel(types.UniTuple(i8, 2)(i8), inner=True)
+@kernel(inner=True)
 def day_in_year(days: int) -> tuple[int, int]:
     """Day in its year and in its month, both from 0, of a day since 1970."""
     year = 1970 + days * 400 // 146_097
@@ -171,8 +170,8 @@ def day_in_year(days: int) -> tuple[int, int]:
     return day, day - before_month(month, is_leap)
 
 
-@kernel(i8(i8, i8, OUT), inner=True)
-def note_count(node: int, count: int, out: Out) -> int:
+@kernel(inner=True)
+def note_count(node: int, count: int, out: OUT) -> int:
     """Note a number of at most three digits as a part's category; False if there is no room."""
     at = JOINED_AT
     if count >= 100:
@@ -185,8 +184,8 @@ def note_count(node: int, count: int, out: Out) -> int:
     return note(node, out.scratch, JOINED_AT, at + 1, out)
 
 
-@kernel(i8(i8, i8, i8, i8, OUT), inner=True)
-def put_time(node: int, seconds: int, micros: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
     """Add the parts of a time, in seconds since 1970 and microseconds; see `seconds_of`, too."""
     at = NODES_AT + node * FIELDS
     part, parts = out.plan[at + FIRST], out.plan[at + OPTION]
@@ -233,15 +232,15 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: Out) -> int:
     return nnz
 
 
-@kernel(i8(i8, f8, i8, OUT), inner=True)
-def put_number_as_time(node: int, x: float, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_number_as_time(node: int, x: float, nnz: int, out: OUT) -> int:
     """Add a number to a column of times."""
     seconds, micros = time_of_number(x)
     return NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
-def put_text_as_time(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_text_as_time(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
     """Add a text to a column of times."""
     seconds, micros = iso_time(text, start, end)
     if seconds == BAD:

@@ -6,7 +6,7 @@ fit. Functions return the number of features after the value, or why it was not 
 
 import math
 
-from dualstream.solvers.jit import RO_U1, Bytes, b1, f8, i8, kernel, types
+from dualstream.solvers.jit import RO_U1, kernel
 from dualstream.solvers.rows.text.csv import form_of, form_of_no_number, past_blanks, word_form
 from dualstream.solvers.rows.text.flat.features import (
     JOINED_AT,
@@ -40,7 +40,6 @@ from dualstream.solvers.rows.text.flat.plan import (
     TIME,
     TRUE_AT,
     WORDS,
-    Out,
 )
 from dualstream.solvers.rows.text.flat.times import put_number_as_time, put_text_as_time
 from dualstream.solvers.rows.text.flat.words import put_words
@@ -55,14 +54,14 @@ MAX_DIGITS = 1e15
 """Whole numbers below this are their digits, also written as floats."""
 
 
-@kernel(b1(i8, i8, OUT), inline=True)
-def is_of_column(owner: int, node: int, out: Out) -> bool:
+@kernel(inline=True)
+def is_of_column(owner: int, node: int, out: OUT) -> bool:
     """Does a missing value of the column `owner`, or of all (0), count for this node?"""
     return bool(owner == 0 or owner == out.plan[NODES_AT + node * FIELDS + SAME])
 
 
-@kernel(b1(i8, f8, OUT), inline=True)
-def is_missing_number(node: int, x: float, out: Out) -> bool:
+@kernel(inline=True)
+def is_missing_number(node: int, x: float, out: OUT) -> bool:
     """Does the number stand for a missing value of a column? Node 0 is a role."""
     for k in range(out.missing_numbers.shape[0]):
         if out.missing_numbers[k] == x:
@@ -71,8 +70,8 @@ def is_missing_number(node: int, x: float, out: Out) -> bool:
     return False
 
 
-@kernel(b1(RO_U1, i8, i8), inner=True)
-def ends_with_feed(text: Bytes, start: int, end: int) -> bool:
+@kernel(inner=True)
+def ends_with_feed(text: RO_U1, start: int, end: int) -> bool:
     """Does a text begin or end with a line end, which is a blank around a number?"""
     if end == start:
         return False
@@ -80,8 +79,8 @@ def ends_with_feed(text: Bytes, start: int, end: int) -> bool:
     return bool(first == 10 or first == 13 or last == 10 or last == 13)
 
 
-@kernel(i8(i8, RO_U1, i8, i8, OUT), inner=True)
-def is_missing_text(node: int, text: Bytes, start: int, end: int, out: Out) -> int:
+@kernel(inner=True)
+def is_missing_text(node: int, text: RO_U1, start: int, end: int, out: OUT) -> int:
     """1 if the text stands for a missing value of a column, 0 if not, NOT_MINE if it may."""
     plan = out.plan
     for k in range(plan[MISSING_TEXTS]):
@@ -105,8 +104,8 @@ def is_missing_text(node: int, text: Bytes, start: int, end: int, out: Out) -> i
     return 0
 
 
-@kernel(i8(f8, OUT), inner=True)
-def write_digits(x: float, out: Out) -> int:
+@kernel(inner=True)
+def write_digits(x: float, out: OUT) -> int:
     """Write a whole number below 10^15 into `scratch` at JOINED_AT; its end."""
     rest = int(abs(x))
     size = 1
@@ -122,8 +121,8 @@ def write_digits(x: float, out: Out) -> int:
     return at + size
 
 
-@kernel(i8(f8, RO_U1, i8, i8, OUT), inner=True)
-def write_number(x: float, text: Bytes, start: int, end: int, out: Out) -> int:
+@kernel(inner=True)
+def write_number(x: float, text: RO_U1, start: int, end: int, out: OUT) -> int:
     """Write the category of a number into `scratch` at JOINED_AT; its end, or NOT_MINE.
 
     A float that is written with at most 15 digits, and as `repr` writes it, is its own category.
@@ -145,8 +144,8 @@ def write_number(x: float, text: Bytes, start: int, end: int, out: Out) -> int:
     return JOINED_AT + end - start
 
 
-@kernel(types.Tuple((i8, f8))(RO_U1, i8, i8, OUT), inner=True)
-def category_of(text: Bytes, start: int, end: int, out: Out) -> tuple[int, float]:
+@kernel(inner=True)
+def category_of(text: RO_U1, start: int, end: int, out: OUT) -> tuple[int, float]:
     """What a text is as a category (see `whole`), and the number if it is a whole one."""
     if start == end:
         return AS_IT_IS, 0.0
@@ -171,8 +170,8 @@ def category_of(text: Bytes, start: int, end: int, out: Out) -> tuple[int, float
     return (AS_DIGITS if x == math.floor(x) and abs(x) < MAX_DIGITS else AS_IT_IS), x
 
 
-@kernel(i8(i8, b1, i8, OUT), inner=True)
-def put_boolean(node: int, x: bool, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_boolean(node: int, x: bool, nnz: int, out: OUT) -> int:
     """Add a boolean to a column of booleans, categories or without a type."""
     kind = out.plan[NODES_AT + node * FIELDS + KIND]
     start = TRUE_AT if x else FALSE_AT
@@ -188,17 +187,17 @@ def put_boolean(node: int, x: bool, nnz: int, out: Out) -> int:
     return put_named(node, 1.0 if x else 0.0, nnz, out)
 
 
-@kernel(i8(i8, i8, OUT), inline=True)
-def put_null(node: int, nnz: int, out: Out) -> int:
+@kernel(inline=True)
+def put_null(node: int, nnz: int, out: OUT) -> int:
     """Add null to a column."""
     if out.plan[NODES_AT + node * FIELDS + KIND] == IGNORED:
         return nnz
     return put_missing(node, nnz, out) if out.plan[NULL_IS_MISSING] else NOT_MINE
 
 
-@kernel(i8(i8, f8, RO_U1, i8, i8, i8, OUT), inner=True)
+@kernel(inner=True)
 def put_number_of_other(
-    node: int, x: float, text: Bytes, start: int, end: int, nnz: int, out: Out
+    node: int, x: float, text: RO_U1, start: int, end: int, nnz: int, out: OUT
 ) -> int:
     """As `put_number`, to any column but the most common."""
     at = NODES_AT + node * FIELDS
@@ -220,8 +219,8 @@ def put_number_of_other(
     return put_named(node, x, nnz, out)
 
 
-@kernel(i8(i8, f8, RO_U1, i8, i8, i8, OUT), inline=True)
-def put_number(node: int, x: float, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+@kernel(inline=True)
+def put_number(node: int, x: float, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
     """Add the number text[start:end] to a column."""
     at = NODES_AT + node * FIELDS
     kind = out.plan[at + KIND]
@@ -233,8 +232,8 @@ def put_number(node: int, x: float, text: Bytes, start: int, end: int, nnz: int,
     return int(put_number_of_other(node, x, text, start, end, nnz, out))
 
 
-@kernel(i8(RO_U1, i8, i8), inner=True)
-def boolean_of(text: Bytes, start: int, end: int) -> int:
+@kernel(inner=True)
+def boolean_of(text: RO_U1, start: int, end: int) -> int:
     """1 for true, yes, 1; 0 for false, no, 0, in any case; else NOT_MINE."""
     word = 0
     if end - start > 5:
@@ -247,8 +246,8 @@ def boolean_of(text: Bytes, start: int, end: int) -> int:
     return 0 if word == 0x66616C7365 or word == 0x6E6F or word == 0x30 else NOT_MINE
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
-def put_text_of_other(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_text_of_other(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
     """As `put_text`, of a text that is not cached and not missing."""
     kind = out.plan[NODES_AT + node * FIELDS + KIND]
     if kind == WORDS:
@@ -292,10 +291,10 @@ def put_text_of_other(node: int, text: Bytes, start: int, end: int, nnz: int, ou
     return put_joined(node, node, text, start, end, nnz, out)
 
 
-@kernel(i8(i8, RO_U1, i8, i8, b1, i8, i8, i8, i8, OUT), inline=True)
+@kernel(inline=True)
 def put_keyed(
     node: int,
-    text: Bytes,
+    text: RO_U1,
     start: int,
     end: int,
     is_short: bool,
@@ -303,7 +302,7 @@ def put_keyed(
     b: int,
     c: int,
     nnz: int,
-    out: Out,
+    out: OUT,
 ) -> int:
     """As `put_text`; a, b, c is the `short_key` of a short text."""
     at = NODES_AT + node * FIELDS
@@ -340,8 +339,8 @@ def put_keyed(
     return int(put_text_of_other(node, text, start, end, nnz, out))
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inline=True)
-def put_text(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+@kernel(inline=True)
+def put_text(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
     """Add text[start:end] to a column; a byte that no number has follows."""
     is_short = end - start < SHORT and start + SHORT <= text.shape[0]
     a = b = c = 0

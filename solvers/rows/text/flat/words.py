@@ -5,7 +5,7 @@ MARK for marks, which continue a word; 0 for what separates words; -1 for what P
 columns package makes it with Python's own functions.
 """
 
-from dualstream.solvers.jit import RO_I4, RO_U1, U1, Bytes, Indices, b1, i8, kernel, types
+from dualstream.solvers.jit import RO_I4, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.flat.features import COLON, joined_index
 from dualstream.solvers.rows.text.flat.plan import (
     FIELDS,
@@ -17,7 +17,6 @@ from dualstream.solvers.rows.text.flat.plan import (
     NOT_MINE,
     OPTION,
     OUT,
-    Out,
 )
 from dualstream.solvers.rows.text.tokens import LONGEST_NAME
 
@@ -39,8 +38,8 @@ FOUND_AT = TABLE_AT + TABLE_SLOTS
 SPAN_NUMBERS = FOUND_AT + 3 * 3 * MAX_WORDS
 
 
-@kernel(types.UniTuple(i8, 2)(RO_U1, i8), inner=True)
-def code_point(text: Bytes, p: int) -> tuple[int, int]:
+@kernel(inner=True)
+def code_point(text: RO_U1, p: int) -> tuple[int, int]:
     """The code point at p of valid UTF-8, and its bytes."""
     c = int(text[p])
     if c < 0x80:
@@ -53,8 +52,8 @@ def code_point(text: Bytes, p: int) -> tuple[int, int]:
     return high | (int(text[p + 2]) & 63) << 6 | (int(text[p + 3]) & 63), 4
 
 
-@kernel(i8(i8, U1, i8), inner=True)
-def put_code_point(code: int, out: Bytes, at: int) -> int:
+@kernel(inner=True)
+def put_code_point(code: int, out: U1, at: int) -> int:
     """Write a code point as UTF-8 to out[at:]; its end."""
     if code < 0x80:
         out[at] = code
@@ -75,8 +74,8 @@ def put_code_point(code: int, out: Bytes, at: int) -> int:
     return at + 4
 
 
-@kernel(i8(RO_U1, i8, i8, RO_I4, OUT), inner=True)
-def split_words(text: Bytes, start: int, end: int, letters: Indices, out: Out) -> int:
+@kernel(inner=True)
+def split_words(text: RO_U1, start: int, end: int, letters: RO_I4, out: OUT) -> int:
     """Write the words of a text to `scratch`, a space between two, and where each is to `spans`.
 
     Returns the number of words, or NOT_MINE. A mark after a letter whose case changed may be
@@ -134,8 +133,8 @@ def split_words(text: Bytes, start: int, end: int, letters: Indices, out: Out) -
     return count
 
 
-@kernel(b1(i8, i8, i8, OUT), inline=True)
-def is_span(count: int, start: int, length: int, out: Out) -> bool:
+@kernel(inline=True)
+def is_span(count: int, start: int, length: int, out: OUT) -> bool:
     """Is a feature found before of the words scratch[start:start + length]?"""
     at = FOUND_AT + 3 * count
     if out.spans[at + 1] != length:
@@ -147,8 +146,8 @@ def is_span(count: int, start: int, length: int, out: Out) -> bool:
     return True
 
 
-@kernel(i8(i8, RO_U1, i8, i8, i8, OUT), inner=True)
-def put_words(node: int, text: Bytes, start: int, end: int, nnz: int, out: Out) -> int:
+@kernel(inner=True)
+def put_words(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
     """Add the words of a text and their runs; the number of features then, or why not."""
     if end - start > LONGEST_TEXT:
         return NOT_MINE
