@@ -9,6 +9,7 @@ from dualstream.consume.labels import Labels
 from dualstream.consume.loop import Consumer
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.consume.support import A, B, Letters, Rows, consumer, drained, features, predicting
+from tests.fuzzing import SCALE
 
 C = "kafka/views/0"
 
@@ -134,7 +135,7 @@ def test_a_paused_model_keeps_labels_in_quarantine():
 
 def test_any_order_of_failures_joins_every_label_once(subtests):
     """Rows and labels in shuffled order, two processes of each, lost answers and rebalances."""
-    for seed in range(40):
+    for seed in range(int(100 * SCALE)):
         with subtests.test(seed=seed):
             chance = random.Random(seed)
             joined, never = list(range(60)), list(range(60, 66))

@@ -11,6 +11,7 @@ from dualstream.client import Refused
 from dualstream.consume.reader import Message, ReaderError
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.consume.support import A, B, C, Letters, consumer, drained, numbers, row
+from tests.fuzzing import SCALE
 
 
 def test_each_partition_is_learned_once_in_its_order():
@@ -550,6 +551,6 @@ def play_failures(seed):
 
 
 def test_any_order_of_failures_learns_every_message_once(subtests):
-    for seed in range(60):
+    for seed in range(int(100 * SCALE)):
         with subtests.test(seed=seed):
             play_failures(seed)

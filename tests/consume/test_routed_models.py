@@ -11,6 +11,7 @@ from dualstream.consume.reader import Message, ReaderError
 from dualstream.consume.routed_models import check_route
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, away, refused
 from tests.consume.support import A, B, World, numbers
+from tests.fuzzing import SCALE
 
 
 def row(number: int, tenant: Any, y: Any = None) -> bytes:
@@ -218,7 +219,7 @@ def test_a_bad_route_is_refused(route):
 
 def test_any_order_of_failures_learns_every_row_once(monkeypatch, subtests):
     """Two processes share partitions; answers and commits are lost; models come and are slow."""
-    for seed in range(60):
+    for seed in range(int(100 * SCALE)):
         with subtests.test(seed=seed):
             monkeypatch.setattr("dualstream.consume.routed_models.MAX_MODELS", 2)
             chance = random.Random(seed)

@@ -13,6 +13,7 @@ from dualstream.consume.predictions import Predictions
 from dualstream.consume.reader import Record
 from tests.consume.fakes import FakeLog, FakeReader, FakeServer, Topic, away, refused
 from tests.consume.support import A, B, Group, Rows, World as Routes, numbers
+from tests.fuzzing import SCALE
 
 C = "kafka/views/0"
 
@@ -226,7 +227,7 @@ def test_a_label_waits_for_the_row_that_creates_its_model():
 
 def test_any_order_of_failures_joins_every_label_once(monkeypatch, subtests):
     """Two processes score and two label; models are created, and answers and commits are lost."""
-    for seed in range(40):
+    for seed in range(int(100 * SCALE)):
         with subtests.test(seed=seed):
             monkeypatch.setattr("dualstream.consume.routed_models.MAX_MODELS", 2)
             chance = random.Random(seed)
