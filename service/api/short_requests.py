@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from time import perf_counter
+from typing import Any
 
 import msgspec
 
@@ -31,7 +32,7 @@ from dualstream.service.http.exceptions_to_problems import problem_of
 from dualstream.service.http.overload import REFUSE_AFTER_S, AdmissionControl, overloaded
 from dualstream.service.http.rate_limits import limits_of
 from dualstream.service.http.request_head import read_head
-from dualstream.service.http.request_log import Note, RequestLog, note_of
+from dualstream.service.http.request_log import Note, RequestLog, note_of, note_rows
 from dualstream.service.http.short_request import LEARN, ShortRequest
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.metrics import Telemetry
@@ -53,12 +54,17 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Group:
-    """Requests to learn one row each of one model, which wait together."""
+    """Requests of one row each for one model, which are served together."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self) -> None:
         self.requests: list[ShortRequest] = []
         self.bytes = 0
-        self.ticket = ticket
+        self.ticket: Ticket | None = None
+        """Of requests to learn."""
+
+    def add(self, request: ShortRequest) -> None:
+        self.requests.append(request)
+        self.bytes += len(request.body)
 
     @property
     def is_full(self) -> bool:
@@ -84,7 +90,7 @@ class ShortRequests:
         # By model: the groups that wait, also while a group before them is learned; and the
         # predictions that arrived in this event-loop iteration.
         self._learns: dict[str, deque[Group]] = {}
-        self._predictions: dict[str, list[ShortRequest]] = {}
+        self._predictions: dict[str, Group] = {}
 
     def add(self, request: ShortRequest) -> None:
         """Answer a request whose body is there, now or later. Never raises."""
@@ -96,33 +102,29 @@ class ShortRequests:
 
     def _add(self, request: ShortRequest, note: Note) -> None:
         action, model_id = request.route
-        if not self._admission.admits(action, request.connection):
-            loop = asyncio.get_running_loop()
-            loop.call_later(REFUSE_AFTER_S, self._refuse, request, overloaded(action))
-            return
-        is_admitted = True
         if self._access is not None:
             _, refusal = self._access.check(request.scope)
             if refusal is not None:
                 raise refusal
-            limits = limits_of(request.scope)
-            is_admitted = limits is None or limits.admit_row()
         self._startup.check_ready()
-        note.rows = 1
-        is_plain = is_admitted and note.span is None and b"idempotency-key" not in request.headers
+        is_plain = note.span is None and b"idempotency-key" not in request.headers
         if request.scope["method"] == "GET":
             request.query = query = read_row_query(request.scope, names_model=not model_id)
             model_id = model_id or query["model"]
             is_plain = is_plain and all(name in _NAMED or name[:2] == "x." for name in query)
-        if not is_plain:
+        # Last, because what is admitted must be answered by what follows.
+        if not self._admission.admits(action, request.connection, is_joined=True):
+            loop = asyncio.get_running_loop()
+            loop.call_later(REFUSE_AFTER_S, self._refuse, request, overloaded(action))
+            return
+        limits = limits_of(request.scope)
+        is_admitted = limits is None or limits.admit_row()
+        if not (is_plain and is_admitted):
             self._start_alone(request, model_id, is_admitted)
         elif action == LEARN:
             self._wait_to_learn(request, model_id)
         else:
-            waiting = self._predictions.setdefault(model_id, [])
-            waiting.append(request)
-            if len(waiting) == 1:
-                _soon(self._gather_predictions, model_id, 1)
+            self._wait_to_predict(request, model_id)
 
     # -- one request -----------------------------------------------------------------------------
 
@@ -150,10 +152,14 @@ class ShortRequests:
             self._refuse(request, error)
         else:
             self._send(request, 200, _JSON, _lines(headers), body)
+        finally:
+            if request.route.action != LEARN:
+                self._admission.end_burst()
 
     async def _answer_of(self, request: ShortRequest, model_id: str) -> tuple[bytes, Headers]:
         """The answer of the ASGI route, and its headers."""
         if request.query is not None:
+            note_rows(request.scope, 1)
             await ensure_task()
             return await self._routes.predict_query(model_id, request.query)
         model = await self._registry.get(model_id)
@@ -192,17 +198,18 @@ class ShortRequests:
     # -- learning --------------------------------------------------------------------------------
 
     def _wait_to_learn(self, request: ShortRequest, model_id: str) -> None:
-        waiting = self._registry.waiting
         groups = self._learns.get(model_id)
         if groups is None:
             groups = self._learns[model_id] = deque()
             _soon(self._gather_learns, model_id, 1)
         if not groups or groups[-1].is_full:
-            groups.append(Group(waiting.enter()))
+            groups.append(Group())
+        group = groups[-1]
+        group.add(request)
+        if group.ticket is None:
+            group.ticket = self._registry.waiting.enter()
         else:
-            waiting.join(groups[-1].ticket)
-        groups[-1].requests.append(request)
-        groups[-1].bytes += len(request.body)
+            self._registry.waiting.join(group.ticket)
 
     def _gather_learns(self, model_id: str, counted: int) -> None:
         """Learn the next group once an event-loop iteration added no requests to those `counted`.
@@ -220,13 +227,14 @@ class ShortRequests:
             start(self._learn(model_id, groups.popleft()))
 
     async def _learn(self, model_id: str, group: Group) -> None:
-        requests = group.requests
+        requests, ticket = group.requests, group.ticket
+        assert ticket is not None
         try:
             with self._registry.pinned(model_id):
                 model = await self._registry.get(model_id)
                 parsed, requests = self._parsed(model, requests, labelled=True)
                 if requests:
-                    await self._learn_rows(model, requests, parsed, group.ticket)
+                    await self._learn_rows(model, requests, parsed, ticket)
         except ModelChanged:  # deleted or replaced since it was loaded; nothing is journalled
             for request in requests:
                 self._start_alone(request, model_id)
@@ -234,7 +242,7 @@ class ShortRequests:
             for request in requests:
                 self._refuse(request, error)
         finally:
-            self._registry.waiting.leave(group.ticket)
+            self._registry.waiting.leave(ticket)
             _soon(self._gather_learns, model_id, 0)
 
     async def _learn_rows(
@@ -249,13 +257,24 @@ class ShortRequests:
 
     # -- predictions -----------------------------------------------------------------------------
 
-    def _gather_predictions(self, model_id: str, counted: int) -> None:
+    def _wait_to_predict(self, request: ShortRequest, model_id: str) -> None:
+        group = self._predictions.get(model_id)
+        if group is None:
+            group = self._predictions[model_id] = Group()
+            _soon(self._gather_predictions, model_id, group, 1)
+        group.add(request)
+        if group.is_full:
+            del self._predictions[model_id]
+
+    def _gather_predictions(self, model_id: str, group: Group, counted: int) -> None:
         """Predict once an event-loop iteration added no requests to those `counted`."""
-        count = len(self._predictions[model_id])
-        if counted < count < MAX_GROUP_ROWS:
-            _soon(self._gather_predictions, model_id, count)
-        else:
-            start(self._predict(model_id, self._predictions.pop(model_id)))
+        count, is_open = len(group.requests), self._predictions.get(model_id) is group
+        if counted < count and is_open:
+            _soon(self._gather_predictions, model_id, group, count)
+            return
+        if is_open:
+            del self._predictions[model_id]
+        start(self._predict(model_id, group.requests))
 
     async def _predict(self, model_id: str, requests: list[ShortRequest]) -> None:
         try:
@@ -267,6 +286,8 @@ class ShortRequests:
         except Exception as error:
             for request in requests:
                 self._refuse(request, error)
+        finally:
+            self._admission.end_burst()
 
     def _rows_to_predict(
         self, model: Model, requests: list[ShortRequest]
@@ -283,6 +304,7 @@ class ShortRequests:
                 except Exception as error:
                     self._refuse(request, error)
                 else:
+                    note_rows(request.scope, 1)
                     joined.append(request)
         return joined, rows
 
@@ -326,6 +348,8 @@ class ShortRequests:
                 self._start_alone(joined[index], model_id)
             joined = [one for index, one in enumerate(joined) if index not in alone]
             if not ids:
+                for request in joined:
+                    note_rows(request.scope, 1)
                 return parsed, joined
 
 
@@ -340,10 +364,9 @@ def _may_join(schema: RowSchema, body: bytes, labelled: bool) -> bool:
     return not has_id and b'"samples"' not in body[:64]
 
 
-def _soon(gather: Callable[[str, int], None], model_id: str, counted: int) -> None:
+def _soon(gather: Callable[..., None], *group: Any) -> None:
     """Gather in the next event-loop iteration, outside of the span and id of any request."""
-    loop = asyncio.get_running_loop()
-    loop.call_soon(gather, model_id, counted, context=Context())
+    asyncio.get_running_loop().call_soon(gather, *group, context=Context())
 
 
 def _lines(headers: Headers) -> bytes:

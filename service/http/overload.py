@@ -85,22 +85,29 @@ class AdmissionControl:
         self._max_waiting, self._patience_s = max_waiting, patience_s
         self._min_queue = min(MIN_QUEUE, max_waiting)
         self._limit = self._min_limit = min(OVERLOAD_QUEUE, max_waiting)
-        # Predictions of this event-loop iteration, and the time that the last burst took.
-        self._arrived, self._burst_s = 0, 0.0
+        # Predictions that arrived and are not answered, since when, and the time that the last
+        # burst took.
+        self._arrived, self._burst_began, self._burst_s = 0, 0.0, 0.0
         # Kinds that are overloaded now, and whether any was at the last update. The current period:
         # its number, its begin, and the clients that were refused in it.
         self.overloaded_kinds: set[str] = set()
         self._was_overloaded = False
         self._period, self._period_began, self._refused = 0, 0.0, 0
 
-    def admits(self, kind: str, client: Client | None = None) -> bool:
-        """Is a request served that has just arrived? A refusal is counted."""
+    def admits(self, kind: str, client: Client | None = None, is_joined: bool = False) -> bool:
+        """Is a request served that has just arrived? A refusal is counted.
+
+        is_joined   the caller calls `end_burst` when predictions are answered; the others are
+                    answered in one event-loop iteration
+        """
         if self.refuses(kind, client):
             return False
         if kind == PREDICT:  # served at once; learning waits
             self._arrived += 1
             if self._arrived == 1:
-                asyncio.get_running_loop().call_soon(self._end_burst, self._clock())
+                self._burst_began = self._clock()
+                if not is_joined:
+                    asyncio.get_running_loop().call_soon(self.end_burst)
         return True
 
     def check(self, kind: str) -> None:
@@ -140,9 +147,10 @@ class AdmissionControl:
         self._period += 1
         self._period_began, self._refused = self._clock(), 0
 
-    def _end_burst(self, began: float) -> None:
-        """Measure the predictions of one event-loop iteration, now that all are answered."""
-        self._burst_s = self._clock() - began if self._arrived >= BURST else 0.0
+    def end_burst(self) -> None:
+        """Measure the predictions that arrived together, now that all are answered."""
+        took_s = self._clock() - self._burst_began
+        self._burst_s = took_s if self._arrived >= BURST else 0.0
         self._arrived = 0
 
     async def run(self) -> None:

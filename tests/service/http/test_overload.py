@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from dualstream.service.http.overload import (
+    BURST,
     LEARN,
     MAX_WAIT_S,
     MIN_QUEUE,
@@ -293,3 +294,15 @@ async def test_256_clients_that_wait_for_their_answers_are_never_refused(shared_
         assert set(await _closed_loop(shared_server.url, 256, 5)) == {200}
         assert (await client.get("/models/crowd")).json()["seq"] == 256 * 5
         await client.delete("/models/crowd")
+
+
+@pytest.mark.anyio
+async def test_predictions_that_are_joined_are_a_burst_until_they_are_answered():
+    clock = Clock()
+    admission = Control(clock)
+    for _ in range(BURST):
+        assert admission.admits(PREDICT, is_joined=True)
+    await asyncio.sleep(0)
+    clock.now = 3.0
+    admission.end_burst()
+    assert admission._burst_s == 3.0 and admission._arrived == 0
