@@ -297,7 +297,7 @@ def half(x: float) -> float:
     return 0.5 * x
 
 @kernel
-def quarter(x):
+def quarter(x: float) -> float:
     return half(half(x))
 """,
 }
