@@ -41,7 +41,9 @@ OF_PROXIES = frozenset(
         b"x-forwarded-host",
         b"x-forwarded-port",
         b"x-forwarded-proto",
+        b"x-forwarded-scheme",
         b"x-real-ip",
+        b"x-scheme",
     )
 )
 """Headers that say something only if proxies are trusted."""
@@ -76,7 +78,7 @@ def is_usual(headers: dict[bytes, bytes], is_post: bool, ignored: frozenset[byte
     """
     if not headers.keys() <= _USUAL and not headers.keys() <= _USUAL | ignored:
         return False
-    if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+    if headers.get(b"connection", b"").lower() not in (b"", b"keep-alive"):
         return False
     if b"ndjson" in headers.get(b"accept", b"").lower():
         return False

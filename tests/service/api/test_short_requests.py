@@ -391,3 +391,35 @@ def test_a_model_that_is_replaced_while_its_rows_wait_learns_them(tmp_path):
             await journal.close()
 
     run(got)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_short"),
+    [
+        ([], True),
+        ([("connection", "Keep-Alive"), ("accept", "*/*"), ("user-agent", "x")], True),
+        ([("connection", ""), ("x-forwarded-for", "1.2.3.4"), ("x-real-ip", "1.2.3.4")], True),
+        ([("connection", "close")], False),
+        ([("connection", "upgrade"), ("upgrade", "h2c")], False),
+        ([("accept", "application/x-NDJSON")], False),
+        ([("content-encoding", "gzip")], False),
+        ([("dualstream-source", "a; next=1")], False),
+        ([("origin", "https://example.org")], False),
+        ([("expect", "100-continue")], False),
+        ([("accept", "*/*"), ("accept", "application/x-ndjson")], False),
+        ([("content-type", "text/csv")], False),
+    ],
+)
+def test_a_head_with_anything_unusual_makes_an_asgi_cycle(headers, is_short, tmp_path):
+    async def got() -> None:
+        async with serving(f"sqlite:///{tmp_path / 'a.db'}") as server:
+            for target in ("/models/m/learn", "/models/m/predict"):
+                await server.ask(request("POST", target, GOOD, headers))
+            assert len(server.by_asgi) == (0 if is_short else 2)
+            long = b'{"x":{"1":1},' + b" " * 16 * 1024 + b'"y":1}'
+            await server.ask(request("POST", "/models/m/learn", long))
+            await server.ask(request("POST", "/models/m/learn?atomic=true", GOOD))
+            await server.ask(request("POST", "/models/m%20/learn", GOOD))
+            assert len(server.by_asgi) == (3 if is_short else 5)
+
+    run(got)
