@@ -12,7 +12,7 @@ from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.problem_json import RowError
 
-FEW_BYTES = 4096
+FEW_BYTES = 1536
 """Shorter bodies are parsed to lists, which are faster than arrays there."""
 # Extra bytes for names: a CSV column is named once, and may have many texts (NAME=TEXT).
 _MORE_NAMES = 1 << 20
