@@ -6,7 +6,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   -c constraints.txt
 
-.PHONY: demo serve test tools kernels lint bench soak chaos fuzz security image-check dist sbom \
+.PHONY: demo serve test tools kernels lint bench bench-quick soak chaos fuzz security image-check dist sbom \
   audit docs clean
 
 # In a terminal the demo runs until Ctrl-C.
@@ -47,6 +47,11 @@ lint: $(STAMP)-dev
 bench: $(STAMP)-bench
 	tests/fetch_tool.sh redis wrk tansu chromium
 	$(BIN)/python -m load_tests
+
+# Hot paths in five minutes; fails if one takes over a tenth more CPU than load_tests/RESULTS.md has.
+bench-quick: $(STAMP)-bench
+	tests/fetch_tool.sh redis wrk
+	BENCH_ROUNDS=3 $(BIN)/python -m load_tests quick
 
 # Memory under constant load; writes its section of load_tests/RESULTS.md.
 SOAK_MINUTES ?= 10

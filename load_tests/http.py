@@ -30,13 +30,13 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, ModelRecord
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
-from load_tests.measure import Row, cpu_seconds, interleaved
+from load_tests.measure import Row, children_cpu_seconds, cpu_seconds, interleaved
 from tests.history import HistoryBroken, check_history
 from tests.redis_server import running_redis
 
 ROOT = Path(__file__).parent.parent
 CONNECTIONS = 64
-SECONDS = 5
+SECONDS = 3
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
 SERVER_CORE, GENERATOR_CORE = "0", "1"
 
@@ -99,6 +99,7 @@ def compare(store: str, sides: dict[str, Side], figures: dict[str, list[float]])
             f"{max(sides['FastAPI'].generator_share):.0%} (peer)"
         ],
         void=void,
+        cpu=(min(sides[store].server_cpu), min(sides["FastAPI"].server_cpu)),
     )
 
 
@@ -183,7 +184,7 @@ def peer(target: str) -> Iterator[Side]:
 def send(what: Load, side: Side) -> float:
     """Requests per second of one run. A failed check voids the side."""
     with tempfile.NamedTemporaryFile("r", prefix="dualstream-acks-") as acks:
-        before, server = _cpu_seconds(), cpu_seconds(side.server)
+        before, server = children_cpu_seconds(), cpu_seconds(side.server)
         began = time.perf_counter()
         done = subprocess.run(
             [
@@ -210,7 +211,9 @@ def send(what: Load, side: Side) -> float:
             text=True,
             check=True,
         )
-        side.generator_share.append((_cpu_seconds() - before) / (time.perf_counter() - began))
+        side.generator_share.append(
+            (children_cpu_seconds() - before) / (time.perf_counter() - began)
+        )
         server = cpu_seconds(side.server) - server
         answered = [int(line) for line in acks]
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
@@ -227,12 +230,6 @@ def send(what: Load, side: Side) -> float:
 
 def wrk() -> str:
     return shutil.which("wrk") or str(ROOT / ".cache/wrk/usr/bin/wrk")
-
-
-def _cpu_seconds() -> float:
-    """CPU seconds of finished child processes: the generator's, between two calls."""
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 def checked(store: str, model: str, acks: list[int], rows_each: int = 1) -> str:

@@ -66,7 +66,7 @@ SHARES = (0.2, 0.5)
 """Open-loop rates, as shares of the closed-loop throughput of the many models."""
 MAX_SLIP_MS = 1.0
 """Limit of the generator's own p99 delay; above it a run measures the generator."""
-SECONDS, RUN_IN_S = 5, 60
+SECONDS, RUN_IN_S = 5, 30
 CLOSED = "as fast as they are answered"
 SPEC = {
     "algorithm": "dual_ascent",
@@ -74,7 +74,7 @@ SPEC = {
     "features": {"kind": "indexed", "dim": 123},
     "retain": 1000,
 }
-CHECKED, REPLAYED = 200, 20
+CHECKED, REPLAYED = 100, 10
 """Models whose journals are compared with the answers; models replayed without snapshots."""
 
 _about: list[str] = []

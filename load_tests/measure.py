@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROUNDS = 5
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 FEW_ROUNDS = 3
 
 
@@ -27,6 +27,8 @@ class Row:
     void: str = ""
     floor: float | None = None
     """The gate, or its second condition: the minimum of our own figure."""
+    cpu: tuple[float, float] | None = None
+    """CPU microseconds a row or request, ours and the peer's, each the least of the rounds."""
 
     @property
     def ratios(self) -> list[float]:
@@ -63,6 +65,7 @@ class Row:
             f"{_shown(statistics.median(self.ours))} {self.unit}",
             f"{self.peer}: {_shown(statistics.median(self.theirs))}",
             f"**{self.ratio:.2f}x** ({min(ratios):.2f} to {max(ratios):.2f})",
+            "-" if self.cpu is None else cpu_cell(*self.cpu),
             gate,
             self.outcome,
         ]
@@ -70,9 +73,13 @@ class Row:
 
 
 HEADING = (
-    "| what | ours, median | peer, median | ratio, median (spread) | gate / goal | outcome |\n"
-    "|---|---|---|---|---|---|"
+    "| what | ours, median | peer, median | ratio, median (spread) | CPU, ours / peer | "
+    "gate / goal | outcome |\n|---|---|---|---|---|---|---|"
 )
+
+
+def cpu_cell(ours: float, theirs: float) -> str:
+    return f"{_shown(ours)} / {_shown(theirs)} us ({ours / theirs:.3f}x)"
 
 
 def interleaved(
@@ -99,6 +106,12 @@ def on_core(core: str) -> Iterator[None]:
 
 def _shown(figure: float) -> str:
     return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"
+
+
+def children_cpu_seconds() -> float:
+    """CPU seconds of child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def cpu_seconds(pid: int) -> float:

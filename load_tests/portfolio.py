@@ -212,10 +212,10 @@ def single_rows(sides: Mapping[str, Mapping[str, Side]], folder: Path) -> list[R
             gate=gate,
             notes=[
                 f"generator's CPU share at most {share(models[a]):.0%}, {share(models[b]):.0%} "
-                f"(the other); the server's CPU at least {least_cpu(models[a]):.0f} us a request, "
-                f"{least_cpu(models[b]):.0f} us (the other)"
+                "(the other)"
             ],
             void=models[a].void or models[b].void,
+            cpu=(least_cpu(models[a]), least_cpu(models[b])),
         )
         for store, models in sides.items()
         for a, b, gate in (
@@ -250,9 +250,14 @@ def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
         httpx.delete(f"{url}/models/bulk", timeout=60).raise_for_status()
         return row_seconds
 
+    spent: list[float] = []
+
     def theirs() -> float:
+        before = time.process_time()
         with on_core(SERVER_CORE):
-            return vowpal_wabbit(file, n)
+            rate = vowpal_wabbit(file, n)
+        spent.append(1e6 * (time.process_time() - before) / n)
+        return rate
 
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-", dir=in_memory()) as memory:
         file = vw_file(Path(memory), lines * COPIES)
@@ -266,6 +271,7 @@ def bulk_row(url: str, server: int, store: str, folder: Path) -> Row:
         figures["theirs"],
         notes=[f"generator's CPU share at most {share(side):.0%} (ours)"],
         void=side.void,
+        cpu=(least_cpu(side) / BULK_ROWS, min(spent)),
     )
 
 

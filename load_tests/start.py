@@ -4,12 +4,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from load_tests.measure import Row, interleaved
+from load_tests.measure import Row, children_cpu_seconds, interleaved
 
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 5}}
 
@@ -20,7 +22,11 @@ def rows() -> list[Row]:
         with ServerProcess(store) as server:
             httpx.put(f"{server.url}/models/m", json=SPEC, timeout=120).raise_for_status()
         to_first_sample(store)
-        figures = interleaved({"ours": lambda: to_first_sample(store), "peer": import_peer})
+        spent: dict[str, list[float]] = {"ours": [], "peer": []}
+        sides = {"ours": partial(to_first_sample, store), "peer": import_peer}
+        figures = interleaved(
+            {name: partial(_with_cpu, side, spent[name]) for name, side in sides.items()}
+        )
     return [
         Row(
             "process start to first learned sample, warm cache",
@@ -31,8 +37,16 @@ def rows() -> list[Row]:
             gate=3.0,
             goal=2.0,
             smaller_is_better=True,
+            cpu=(min(spent["ours"]), min(spent["peer"])),
         )
     ]
+
+
+def _with_cpu(side: Callable[[], float], spent: list[float]) -> float:
+    before = children_cpu_seconds()
+    seconds = side()
+    spent.append(1e6 * (children_cpu_seconds() - before))
+    return seconds
 
 
 def to_first_sample(store: str) -> float:

@@ -13,7 +13,7 @@ import pyarrow.ipc
 from load_tests.http import GENERATOR_CORE, SERVER_CORE, Side, peer
 from load_tests.ingest.bulk import SPECS, TYPES, targets
 from load_tests.ingest.upload import upload
-from load_tests.measure import Row, interleaved, on_core
+from load_tests.measure import Row, cpu_seconds, interleaved, on_core
 
 COLUMNS = int(SPECS["arrow"]["features"]["dim"])
 ROWS, BATCH_ROWS = 50_000, 1000
@@ -55,13 +55,16 @@ def arrow_rows() -> list[Row]:
             goal=2.0,
             notes=[side.got],
             void=side.void,
+            cpu=(min(side.us_a_row)[0], min(theirs.server_cpu)),
         )
         for name, side in sides.items()
     ]
 
 
 def _peer_learns(side: Side, bodies: Sequence[bytes]) -> float:
+    before = cpu_seconds(side.server)
     done = upload(side.url, "/models/bulk/learn", TYPES["arrow"], bodies)
+    side.server_cpu.append(1e6 * (cpu_seconds(side.server) - before) / ROWS)
     if done.counted != ROWS:
         raise RuntimeError(f"the peer learned {done.counted} of {ROWS} rows")
     return ROWS / done.seconds

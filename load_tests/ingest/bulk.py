@@ -185,7 +185,7 @@ def _against_vw(
         tempfile.TemporaryDirectory(prefix="dualstream-bench-", dir=in_memory()) as memory,
         targets(kind, MAJORITY_LOSS) as sides,
     ):
-        file = Path(memory) / "rows.vw"
+        file, spent = Path(memory) / "rows.vw", list[float]()
         file.write_bytes(b"\n".join(theirs) + b"\n")
         for side in sides.values():
             side.learn([b"\n".join(lines[:WARM_ROWS])], WARM_ROWS)
@@ -193,7 +193,7 @@ def _against_vw(
         figures = interleaved(
             {
                 **{name: partial(side.learn, [text], n) for name, side in sides.items()},
-                "vw": partial(rows_per_s, file, n),
+                "vw": partial(rows_per_s, file, n, spent=spent),
             }
         )
     rows = [
@@ -207,6 +207,7 @@ def _against_vw(
             goal=gates[name][1],
             notes=[side.got],
             void=side.void,
+            cpu=(min(side.us_a_row)[0], min(spent)),
         )
         for name, side in sides.items()
     ]

@@ -30,7 +30,6 @@ from load_tests.measure import Row, interleaved
 from tests.redis_server import running_redis
 
 SINGLES, BATCH_ROWS, BATCHES, BATCH_CONNECTIONS = 5000, 1000, 20, 8
-SECONDS = 3
 MAX_SHARE = 0.9
 """Of a core: above it the generator would be what is measured."""
 
@@ -41,9 +40,7 @@ def single_rows() -> list[Row]:
         bodies = Path(folder) / "bodies"
         bodies.write_text("\n".join(map(as_json, adult_lines()[:SINGLES])) + "\n")
         what = f"durable single-sample JSON learn, {CONNECTIONS} connections, one worker"
-        return _against_river(
-            what, Load(bodies, seconds=SECONDS), "/models/bench/learn", 1, (1.5, 2.0)
-        )
+        return _against_river(what, Load(bodies), "/models/bench/learn", 1, (1.5, 2.0))
 
 
 def batch_rows() -> list[Row]:
@@ -56,7 +53,7 @@ def batch_rows() -> list[Row]:
             f"durable learn of JSON, {BATCH_ROWS:,} samples a request, {BATCH_CONNECTIONS} "
             "connections, one worker"
         )
-        load = Load(bodies, connections=BATCH_CONNECTIONS, seconds=SECONDS)
+        load = Load(bodies, connections=BATCH_CONNECTIONS)
         return _against_river(what, load, "/batch", BATCH_ROWS, (10.0, 20.0))
 
 
@@ -81,7 +78,7 @@ def _against_river(
         )
     rate = "requests/s" if rows_each == 1 else "rows/s"
     return [
-        _row(f"{what}, {name}", rate, side, figures[name], river, figures["peer"], gates)
+        _row(f"{what}, {name}", rate, side, figures[name], river, figures["peer"], gates, rows_each)
         for name, side in sides.items()
     ]
 
@@ -98,6 +95,7 @@ def _row(
     other: Side,
     others: list[float],
     gates: tuple[float, float],
+    rows_each: int = 1,
     peer_name: str = "River in FastAPI, not durable",
 ) -> Row:
     share = max(side.generator_share)
@@ -111,9 +109,9 @@ def _row(
         goal=gates[1],
         notes=[
             f"generator's CPU share at most {share:.0%} (ours), {max(other.generator_share):.0%} "
-            f"(peer); the server's CPU at least {min(side.server_cpu):.0f} us a request, "
-            f"{min(other.server_cpu):.0f} us (peer)"
+            "(peer)"
         ],
+        cpu=(min(side.server_cpu) / rows_each, min(other.server_cpu) / rows_each),
         void=side.void
         or other.void
         or ("the generator was the limit" if share > MAX_SHARE else ""),
@@ -146,14 +144,14 @@ def predict_rows() -> list[Row]:
             side.void = f"learned {learned.json()}"
         other = stack.enter_context(peer("load_tests.peers.sklearn_app:app"))
         other.target = side.target
-        load = Load(bodies, seconds=SECONDS)
+        load = Load(bodies)
         figures = interleaved(
             {"ours": partial(send, load, side), "peer": partial(send, load, other)}
         )
     what = f"predict, one row, {CONNECTIONS} connections, one worker, SQLite normal"
     name = "scikit-learn's decision_function in FastAPI"
     gates = (2.0, 3.0)
-    return [_row(what, "requests/s", side, figures["ours"], other, figures["peer"], gates, name)]
+    return [_row(what, "requests/s", side, figures["ours"], other, figures["peer"], gates, 1, name)]
 
 
 def unlabelled(line: bytes) -> str:
