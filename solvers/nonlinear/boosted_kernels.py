@@ -253,10 +253,10 @@ def place_edges(values: F4, bins: int, edges: F8) -> int:
 
 
 @kernel
-def code_column(rows: F4_2D, codes: U1_2D, n: int, j: int, edges: RO_F8, n_edges: int) -> None:
-    """The bins of column j of the first n rows."""
-    for r in range(n):
-        codes[r, j] = bin_among(np.float64(rows[r, j]), edges, n_edges)
+def code_column(values: F4, codes: U1_2D, j: int, edges: RO_F8, n_edges: int) -> None:
+    """The bins of column j of the first rows, given their values."""
+    for r in range(values.shape[0]):
+        codes[r, j] = bin_among(np.float64(values[r]), edges, n_edges)
 
 
 @kernel
@@ -560,13 +560,12 @@ def grow_tree(
         )
         middle, beyond = first, 0
         for a in range(first, end):
+            # Both are written, since a branch on the data would be mispredicted.
             r = order[a]
-            if codes[r, column] <= edge:
-                order[middle] = r
-                middle += 1
-            else:
-                right[beyond] = r
-                beyond += 1
+            is_left = 1 if codes[r, column] <= edge else 0
+            order[middle] = right[beyond] = r
+            middle += is_left
+            beyond += 1 - is_left
         for a in range(beyond):
             order[middle + a] = right[a]
         if middle == first or beyond == 0:

@@ -205,13 +205,10 @@ class TreeRing:
         return bool(k[LEARNED] >= FIRST_TREE and k[SINCE_TREE] * self._renewal >= k[ROWS])
 
     def _bin_column(self, column: int) -> None:
-        n = int(self._k[ROWS])
-        values = np.sort(self._rows[:n, column])
-        self._edges[column] = 0.0
-        self._n_edges[column] = _kernels.place_edges(values, self._bins, self._edges[column])
-        _kernels.code_column(
-            self._rows, self._codes, n, column, self._edges[column], int(self._n_edges[column])
-        )
+        values, edges = self._rows[: self._k[ROWS], column].copy(), self._edges[column]
+        edges[:] = 0.0
+        self._n_edges[column] = n_edges = _kernels.place_edges(np.sort(values), self._bins, edges)
+        _kernels.code_column(values, self._codes, column, edges, n_edges)
 
     def _renew_bins(self) -> None:
         """Bins of all columns when the number of rows has doubled, else of a few in turn.
@@ -314,9 +311,8 @@ class TreeRing:
         k[TREES] = trees
         self._check_numbers(trees, used)
         for column in range(used):
-            _kernels.code_column(
-                self._rows, self._codes, n, column, self._edges[column], int(self._n_edges[column])
-            )
+            values, n_edges = self._rows[:n, column].copy(), int(self._n_edges[column])
+            _kernels.code_column(values, self._codes, column, self._edges[column], n_edges)
 
     def _check_numbers(self, trees: int, used: int) -> None:
         """Raise CorruptState for numbers that kernels must not follow."""
