@@ -119,9 +119,10 @@ async def _failure_of_starts(
     for n, any_identity in [*starts, (0, True), (1, True)] if adopts else starts:
         if any_identity and not kept_from:
             break  # the journal is whole: the next attempt replays it
-        snapshot = None if n is None else base.snapshot
-        if n and snapshot is not None:  # without a newest there is no older one
-            snapshot = await journal.snapshot_get(replica.id, replica.incarnation, n)
+        snapshot = base.snapshot
+        if n != 0:
+            where = (replica.id, replica.incarnation)
+            snapshot = None if n is None else await journal.snapshot_get(*where, n)
         if snapshot is None and n is not None:
             continue
         try:
