@@ -1,0 +1,179 @@
+"""Short requests whose store refuses, loses answers or hangs, and whose clients leave."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dualstream.service.journal.protocol import Appended, AppendRequest
+from dualstream.service.journal.record import Rows
+from dualstream.service.models import model as models
+from tests.history import Acknowledged, check_history
+from tests.service.api.wire import Line, Server, answered, body_of, put, request, run, serving
+from tests.service.conftest import SPEC
+from tests.service.journal.faulty import Fault, FaultyJournal
+
+FAULTS = [*Fault, Fault.REFUSED, Fault.LOST, Fault.UNANSWERED]
+
+
+@pytest.fixture
+def store(tmp_path) -> str:
+    return f"sqlite:///{tmp_path / 'a.db'}"
+
+
+def learn(value: int, model: str = "m") -> bytes:
+    """Learn of a row without key and id, which has this value."""
+    return request("POST", f"/models/{model}/learn", b'{"x":{"1":%d},"y":1}' % value)
+
+
+def values_of(rows: Rows) -> list[int]:
+    return [int(rows.values[first]) for first in rows.indptr[:-1]]
+
+
+class Clients:
+    """Clients that send each value once."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lines: dict[int, Line] = {}
+        self._left: set[int] = set()
+
+    def send(self, values: list[int], leaving: list[int]) -> None:
+        """Send each value on a connection of its own; some end at once."""
+        for value in values:
+            one, self._lines[value] = self._server.connect()
+            one.data_received(learn(value))
+            if value in leaving:
+                self._lines[value].close()
+                one.connection_lost(None)
+        self._left.update(leaving)
+
+    async def answers(self) -> dict[int, bytes]:
+        """The answers to all values, but of clients that have left."""
+        lines = self._lines.items()
+        return {v: (await answered(line, 1))[0] for v, line in lines if v not in self._left}
+
+    async def check(self) -> Counter[str]:
+        """Compare all answers with the journal and the state. Returns their kinds."""
+        kinds: Counter[str] = Counter()
+        acknowledged, sent = [], dict.fromkeys(self._lines, 1)
+        for value, answer in (await self.answers()).items():
+            result = body_of(answer)
+            if answer.startswith(b"HTTP/1.1 200"):
+                acknowledged.append(Acknowledged(value, result["seq"]))
+                kinds["learned"] += 1
+            elif result["status"] == 503 and result.get("outcome") == "unknown":
+                kinds["unknown"] += 1
+            else:
+                assert result["status"] == 503, result
+                kinds["refused"] += 1
+                sent[value] = 0
+        registry = self._server.app._registry
+        while registry.waiting:  # rows of clients that have left
+            await asyncio.sleep(0.001)
+        model = await registry.get("m")
+        await model.refresh()
+        samples = model.replica.learner.samples
+        report = await check_history(
+            registry.journal, "m", acknowledged, tags_of=values_of, sent=sent, samples=samples
+        )
+        kinds["journalled unknown"] = report.unacknowledged
+        return kinds
+
+
+def wrap(server: Server, wrapper: Callable[[Any], Any]) -> Any:
+    """Let the server append by a wrapper of its journal, which is returned."""
+    journal = server.app._registry.journal
+    wrapped = wrapper(SimpleNamespace(append=journal.append))
+    journal.append = wrapped.append
+    return wrapped
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, models.MAX_APPEND_S])
+def test_rows_of_failed_groups_are_journalled_once_or_not_at_all(store, timeout_s, monkeypatch):
+    """Unknown outcomes reach the clients at once, or the group is appended again."""
+    monkeypatch.setattr(models, "MAX_APPEND_S", timeout_s)
+    chance = random.Random(5)
+
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            faults = iter(lambda: chance.choice(FAULTS), None)
+            wrap(server, lambda journal: FaultyJournal(journal, faults, 0.002))
+            clients, value = Clients(server), 0
+            for number in range(60):
+                if number % 10 == 0:
+                    await clients.answers()  # more at once are refused as overload
+                values = list(range(value + 1, value + 1 + chance.choice([1, 3, 40])))
+                leaving = [one for one in values if chance.random() < 0.2]
+                clients.send(values, leaving)
+                value = values[-1]
+                for _ in range(chance.choice([0, 1, 5, 50])):
+                    await asyncio.sleep(0)
+            kinds = await clients.check()
+            assert kinds["learned"] > 100
+            assert timeout_s or (kinds["refused"] and kinds["unknown"])
+            del server.app._registry.journal.append  # the store works again
+            clients.send(list(range(value + 1, value + 20)), [])
+            assert (await clients.check())["learned"] == kinds["learned"] + 19
+
+    run(main)
+
+
+class Held:
+    """A journal whose appends to the model m wait until they are released."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.released = asyncio.Event()
+        self.waits = asyncio.Event()
+
+    async def append(self, request: AppendRequest) -> Appended:
+        if request.model == "m":
+            self.waits.set()
+            await self.released.wait()
+        return await self._journal.append(request)
+
+
+def test_a_model_whose_append_hangs_delays_no_other(store):
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC), put("n", SPEC))
+            held = wrap(server, Held)
+            clients = Clients(server)
+            clients.send([1, 2], [])
+            await held.waits.wait()
+            clients.send([3, 4], [])
+            others = [await server.ask(*[learn(1, "n")] * 3) for _ in range(10)]
+            seqs = [body_of(answer)["seq"] for answers in others for answer in answers]
+            assert sorted(seqs) == list(range(1, 31))
+            row = request("GET", "/models/m/predict?x=1:1")
+            assert [body_of(answer)["seq"] for answer in await server.ask(row, row)] == [0, 0]
+            assert not held.released.is_set() and len(server.app._registry.waiting) == 4
+            held.released.set()
+            assert await clients.check() == {"learned": 4, "journalled unknown": 0}
+
+    run(main)
+
+
+def test_groups_that_wait_for_a_hanging_append_end_after_the_timeout(store):
+    async def main() -> None:
+        async with serving(store, request_timeout_s=0.3) as server:
+            await server.ask(put("m", SPEC))
+            held = wrap(server, Held)
+            clients = Clients(server)
+            clients.send([1, 2, 3], [3])
+            await held.waits.wait()
+            clients.send([4, 5, 6], [6])
+            answers = await clients.answers()
+            assert [body_of(answers[value])["outcome"] for value in (1, 2, 4, 5)] == ["unknown"] * 4
+            held.released.set()
+            clients.send([7, 8], [])
+            kinds = await clients.check()
+            assert (kinds["learned"], kinds["unknown"]) == (2, 4)
+
+    run(main)
