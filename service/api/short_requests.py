@@ -115,7 +115,7 @@ class ShortRequests:
         # Last, because what is admitted must be answered by what follows.
         if not self._admission.admits(action, request.connection, is_joined=True):
             loop = asyncio.get_running_loop()
-            loop.call_later(REFUSE_AFTER_S, self._refuse, request, overloaded(action))
+            loop.call_later(REFUSE_AFTER_S, self._refuse, request, overloaded(action), False)
             return
         limits = limits_of(request.scope)
         is_admitted = limits is None or limits.admit_row()
@@ -170,21 +170,28 @@ class ShortRequests:
         headers = [(b"dualstream-durability", self._registry.store_status.durability)]
         return _encode(result), [*headers, REPLAYED] if is_replayed else headers
 
-    def _refuse(self, request: ShortRequest, error: Exception) -> None:
+    def _refuse(self, request: ShortRequest, error: Exception, is_timed: bool = True) -> None:
         problem = problem_of(error, request.scope)
         body = problem.body(request.scope["path"], note_of(request.scope).request_id)
         headers = [(name.encode(), text.encode()) for name, text in problem.headers().items()]
-        self._send(request, problem.status, MEDIA_TYPE.encode(), _lines(headers), body)
+        self._send(request, problem.status, MEDIA_TYPE.encode(), _lines(headers), body, is_timed)
 
     def _send(
-        self, request: ShortRequest, status: int, kind: bytes, lines: bytes, body: bytes
+        self,
+        request: ShortRequest,
+        status: int,
+        kind: bytes,
+        lines: bytes,
+        body: bytes,
+        is_timed: bool = True,
     ) -> None:
-        """Send an answer; `lines` are headers."""
+        """Send an answer; `lines` are headers. `is_timed`: admission control has not counted it."""
         scope = request.scope
         note = note_of(scope)
         seconds = perf_counter() - note.began
         self._log.end(scope, note, status, len(body), seconds)
-        self._telemetry.saw_request(scope["method"], request.route.action, status, seconds)
+        if is_timed:
+            self._telemetry.saw_request(scope["method"], request.route.action, status, seconds)
         if self._log.is_draining:
             request.keep_alive = False
         head = b"content-type: %b\r\ncontent-length: %d\r\n%bx-request-id: %b\r\n" % (
@@ -208,8 +215,7 @@ class ShortRequests:
         group.add(request)
         if group.ticket is None:
             group.ticket = self._registry.waiting.enter()
-        else:
-            self._registry.waiting.join(group.ticket)
+        self._registry.waiting.count(group.ticket, len(group.requests))
 
     def _gather_learns(self, model_id: str, counted: int) -> None:
         """Learn the next group once an event-loop iteration added no requests to those `counted`.
@@ -233,6 +239,7 @@ class ShortRequests:
             with self._registry.pinned(model_id):
                 model = await self._registry.get(model_id)
                 parsed, requests = self._parsed(model, requests, labelled=True)
+                self._registry.waiting.count(ticket, len(requests))
                 if requests:
                     await self._learn_rows(model, requests, parsed, ticket)
         except ModelChanged:  # deleted or replaced since it was loaded; nothing is journalled

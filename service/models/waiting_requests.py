@@ -43,13 +43,13 @@ class WaitingRequests:
         """Count a request until `leave` is called with the returned ticket."""
         ticket = Ticket(self._clock())
         self._tickets[ticket] = None
-        self.join(ticket)
+        self.count(ticket, 1)
         return ticket
 
-    def join(self, ticket: Ticket) -> None:
-        """Count one more request, which waits with those of this ticket."""
-        ticket.count += 1
-        self._count += 1
+    def count(self, ticket: Ticket, requests: int) -> None:
+        """Count this number of requests, which wait together, for a ticket."""
+        self._count += requests - ticket.count
+        ticket.count = requests
 
     def leave(self, ticket: Ticket) -> None:
         """Stop counting the requests of a ticket."""

@@ -10,12 +10,23 @@ import pytest
 
 from dualstream.service.http.api_keys import new_key
 from dualstream.service.http.connection_limits import State
+from dualstream.service.http.overload import MAX_WAITING, REFUSE_AFTER_S
 from dualstream.service.http.short_request import route_of
 from dualstream.service.models.creation import create
 from dualstream.service.models.model import Model
 from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.observability.tracing import SPAN
-from tests.service.api.wire import answered, body_of, comparable, put, request, run, serving
+from tests.service.api.wire import (
+    Paused,
+    answered,
+    body_of,
+    comparable,
+    put,
+    request,
+    run,
+    serving,
+    wrap,
+)
 from tests.service.conftest import SPEC
 
 GOOD = b'{"x":{"1":1},"y":1}'
@@ -198,3 +209,43 @@ def test_a_connection_that_ends_is_freed_without_the_garbage_collector(store):
         run(main)
     finally:
         gc.enable()
+
+
+def test_a_request_counts_once_while_it_waits(store):
+    """Also one that is submitted alone, next to the others of its group."""
+    keyed = request("POST", "/models/m/learn", b'{"x":{"1":1},"y":1,"id":"a"}')
+
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            paused = wrap(server, Paused)
+            asking = asyncio.create_task(server.ask(*[LEARN] * 10, *[keyed] * 10))
+            await paused.waits.wait()
+            assert len(server.app._registry.waiting) == 20
+            paused.released.set()
+            await asking
+            assert len(server.app._registry.waiting) == 0
+
+    run(main)
+
+
+def test_requests_refused_under_overload_are_counted_once(store):
+    async def main() -> None:
+        async with serving(store) as server:
+            await server.ask(put("m", SPEC))
+            paused = wrap(server, Paused)
+            asking = asyncio.create_task(server.ask(*[LEARN] * 600))
+            await paused.waits.wait()
+            await asyncio.sleep(REFUSE_AFTER_S)
+            paused.released.set()
+            statuses = Counter(answer.split()[1] for answer in await asking)
+            assert set(statuses) == {b"200", b"503"} and statuses[b"200"] <= MAX_WAITING
+            [scraped] = await server.ask(request("GET", "/metrics"))
+            names = ("dualstream_shed_requests_total", "dualstream_request_duration_seconds_count")
+            lines = [line for line in scraped.decode().splitlines() if line.startswith(names)]
+            counts = dict(line.rsplit(" ", 1) for line in lines)
+            shed = 'dualstream_shed_requests_total{kind="learn"}'
+            assert float(counts[shed]) == statuses[b"503"]
+            assert not [name for name in counts if 'status="503"' in name]
+
+    run(main)

@@ -3,17 +3,24 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from dualstream.service.journal.protocol import Appended, AppendRequest
 from dualstream.service.journal.record import Rows
 from dualstream.service.models import model as models
 from tests.history import Acknowledged, check_history
-from tests.service.api.wire import Line, Server, answered, body_of, put, request, run, serving
+from tests.service.api.wire import (
+    Line,
+    Paused,
+    Server,
+    answered,
+    body_of,
+    put,
+    request,
+    run,
+    serving,
+    wrap,
+)
 from tests.service.conftest import SPEC
 from tests.service.journal.faulty import Fault, FaultyJournal
 
@@ -85,14 +92,6 @@ class Clients:
         return kinds
 
 
-def wrap(server: Server, wrapper: Callable[[Any], Any]) -> Any:
-    """Let the server append by a wrapper of its journal, which is returned."""
-    journal = server.app._registry.journal
-    wrapped = wrapper(SimpleNamespace(append=journal.append))
-    journal.append = wrapped.append
-    return wrapped
-
-
 @pytest.mark.parametrize("timeout_s", [0.0, models.MAX_APPEND_S])
 def test_rows_of_failed_groups_are_journalled_once_or_not_at_all(store, timeout_s, monkeypatch):
     """Unknown outcomes reach the clients at once, or the group is appended again."""
@@ -124,37 +123,22 @@ def test_rows_of_failed_groups_are_journalled_once_or_not_at_all(store, timeout_
     run(main)
 
 
-class Held:
-    """A journal whose appends to the model m wait until they are released."""
-
-    def __init__(self, journal: Any) -> None:
-        self._journal = journal
-        self.released = asyncio.Event()
-        self.waits = asyncio.Event()
-
-    async def append(self, request: AppendRequest) -> Appended:
-        if request.model == "m":
-            self.waits.set()
-            await self.released.wait()
-        return await self._journal.append(request)
-
-
 def test_a_model_whose_append_hangs_delays_no_other(store):
     async def main() -> None:
         async with serving(store) as server:
             await server.ask(put("m", SPEC), put("n", SPEC))
-            held = wrap(server, Held)
+            paused = wrap(server, Paused)
             clients = Clients(server)
             clients.send([1, 2], [])
-            await held.waits.wait()
+            await paused.waits.wait()
             clients.send([3, 4], [])
             others = [await server.ask(*[learn(1, "n")] * 3) for _ in range(10)]
             seqs = [body_of(answer)["seq"] for answers in others for answer in answers]
             assert sorted(seqs) == list(range(1, 31))
             row = request("GET", "/models/m/predict?x=1:1")
             assert [body_of(answer)["seq"] for answer in await server.ask(row, row)] == [0, 0]
-            assert not held.released.is_set() and len(server.app._registry.waiting) == 4
-            held.released.set()
+            assert not paused.released.is_set() and len(server.app._registry.waiting) == 4
+            paused.released.set()
             assert await clients.check() == {"learned": 4, "journalled unknown": 0}
 
     run(main)
@@ -164,14 +148,14 @@ def test_groups_that_wait_for_a_hanging_append_end_after_the_timeout(store):
     async def main() -> None:
         async with serving(store, request_timeout_s=0.3) as server:
             await server.ask(put("m", SPEC))
-            held = wrap(server, Held)
+            paused = wrap(server, Paused)
             clients = Clients(server)
             clients.send([1, 2, 3], [3])
-            await held.waits.wait()
+            await paused.waits.wait()
             clients.send([4, 5, 6], [6])
             answers = await clients.answers()
             assert [body_of(answers[value])["outcome"] for value in (1, 2, 4, 5)] == ["unknown"] * 4
-            held.released.set()
+            paused.released.set()
             clients.send([7, 8], [])
             kinds = await clients.check()
             assert (kinds["learned"], kinds["unknown"]) == (2, 4)

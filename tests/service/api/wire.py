@@ -5,12 +5,14 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from dualstream.service.http.protocol import protocol_of
+from dualstream.service.journal.protocol import Appended, AppendRequest
 from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 
@@ -98,6 +100,29 @@ async def serving(store: str, **settings: Any) -> AsyncIterator[Server]:
     async with app._fastapi.router.lifespan_context(app._fastapi):
         await app.startup.finished.wait()
         yield Server(app)
+
+
+def wrap(server: Server, wrapper: Callable[[Any], Any]) -> Any:
+    """Let the server append by a wrapper of its journal, which is returned."""
+    journal = server.app._registry.journal
+    wrapped = wrapper(SimpleNamespace(append=journal.append))
+    journal.append = wrapped.append
+    return wrapped
+
+
+class Paused:
+    """A journal whose appends to the model m wait until they are released."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+        self.released = asyncio.Event()
+        self.waits = asyncio.Event()
+
+    async def append(self, request: AppendRequest) -> Appended:
+        if request.model == "m":
+            self.waits.set()
+            await self.released.wait()
+        return await self._journal.append(request)
 
 
 def request(

@@ -33,8 +33,8 @@ async def test_request_that_times_out_reports_an_unknown_outcome():
 def test_requests_that_wait_together_are_counted_one_by_one():
     waiting = WaitingRequests(1.0, lambda: 5.0)
     ticket = waiting.enter()
-    waiting.join(ticket)
-    waiting.join(ticket)
+    waiting.count(ticket, 4)
+    waiting.count(ticket, 3)
     other = waiting.enter()
     waiting.expire()  # no future yet: they are not submitted
     assert len(waiting) == 4
