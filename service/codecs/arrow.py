@@ -35,8 +35,6 @@ from dualstream.wire.text_values import EXACT
 Table = tuple[Any, TableColumns]
 """A record batch, and the roles of its columns."""
 MAX_ROWS = 1 << 22
-KEPT_COLUMNS = 1_000
-"""Maximum columns of a layout that is kept for the next body."""
 MAX_CELLS = 1 << 25
 """Maximum values of a body: bools take a bit each, and 100 times as much when parsed."""
 
@@ -66,7 +64,10 @@ def tables_in(schema: RowSchema, body: bytes, labelled: bool) -> list[Table]:
     try:
         for start, end in streams_in(body):
             with pa.ipc.open_stream(whole[start:end]) as reader:
-                columns = _columns_of(pa, schema, reader.schema, labelled)
+                left_out = pandas_index(reader.schema.metadata or {})
+                columns = columns_of(schema, reader.schema.names, labelled, left_out)
+                if schema.columns is None:
+                    _check_types(pa, schema, reader.schema, columns, labelled)
                 for batch in _checked(reader):
                     rows += batch.num_rows
                     cells += batch.num_rows * len(columns.features)
@@ -77,20 +78,6 @@ def tables_in(schema: RowSchema, body: bytes, labelled: bool) -> list[Table]:
             400, "malformed-body", f"the body is not a valid Arrow stream: {error}"
         ) from None
     return tables
-
-
-def _columns_of(
-    pa: ModuleType, schema: RowSchema, arrow_schema: Any, labelled: bool
-) -> TableColumns:
-    """Roles of the columns, whose types are checked."""
-    last: _Layout | None = schema.last_layout
-    if last is not None and last.fits(arrow_schema, labelled):
-        return last.columns
-    left_out = pandas_index(arrow_schema.metadata or {})
-    columns = columns_of(schema, arrow_schema.names, labelled, left_out)
-    if schema.columns is None:
-        _check_types(pa, schema, arrow_schema, columns, labelled)
-    return columns
 
 
 def _pyarrow() -> ModuleType:
@@ -177,16 +164,14 @@ def parse_quickly(
 ) -> ParsedRows:
     """As `parse_slowly`, by columns with NumPy; only invalid rows are parsed one by one."""
     builder = RowsBuilder(schema, labelled)
-    layout: _Layout | None = schema.last_layout
+    layout: _Layout | None = None
     batches: list[Batch] = []
     row_indices: list[np.ndarray] = []
     names: dict[int, str] = {}
     first = 0
     for table, columns in tables:
-        if layout is None or not layout.fits(table.schema, labelled):
+        if layout is None or not layout.fits(table.schema, columns):
             layout = _Layout(pa, schema, table.schema, columns, labelled)
-            if len(layout.names) <= KEPT_COLUMNS:
-                schema.last_layout = layout
         read = _Columns(layout, table)
         for i in np.flatnonzero(~read.is_good).tolist():
             try:
@@ -221,7 +206,7 @@ class _Layout:
         labelled: bool,
     ) -> None:
         self.pa, self.row_schema, self.columns = pa, schema, columns
-        self._arrow_schema, self._labelled = arrow_schema, labelled
+        self._arrow_schema = arrow_schema
         self.names = [columns.names[column] for column in columns.features]
         if schema.is_hashed:
             self.indices = hashing.hash_names(self.names, _bits(schema)).astype(np.int32)
@@ -249,10 +234,9 @@ class _Layout:
         self.may_be_long = [] if self.are_float64 else self._long_integers(arrow_schema)
         """Columns of the matrix whose numbers may be integers that no float holds."""
 
-    def fits(self, arrow_schema: Any, labelled: bool) -> bool:
-        """Is this the layout of such a table, perhaps of another body?"""
-        is_same = bool(arrow_schema.equals(self._arrow_schema, check_metadata=True))
-        return is_same and labelled == self._labelled
+    def fits(self, arrow_schema: Any, columns: TableColumns) -> bool:
+        """Is this the layout of a table with these columns, perhaps of another stream?"""
+        return columns == self.columns and bool(arrow_schema.equals(self._arrow_schema))
 
     def _long_integers(self, arrow_schema: Any) -> list[tuple[int, int]]:
         of, columns = self.pa.types, []

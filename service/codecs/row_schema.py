@@ -140,8 +140,6 @@ class RowSchema:
         """Reads flat rows; None for a model whose rows name their features `x`."""
         self._given_columns = None if columns is None else (columns, spec["crosses"])
         self._column_plan: ColumnPlan | None = None
-        self.last_layout: Any = None
-        """Layout of the last Arrow table: the chunks of a stream, and most requests, share it."""
         self._name_places = NameIndices(features["bits"]) if self.is_hashed else None
         # Fast path: texts of indices, or journalled names, which are already validated.
         self._index_of = {} if self.is_hashed else _index_texts(min(self.dim, _INDEXED_TEXTS))

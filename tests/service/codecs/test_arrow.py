@@ -310,21 +310,3 @@ def test_a_table_of_numbers_is_a_batch_of_them():
     assert as_batch([parsed.rows]).values.tobytes() == expected.values.tobytes()
     assert as_batch([parsed.rows]).indices.tobytes() == expected.indices.tobytes()
     assert bits(parsed)["labels"] == expected.labels.tobytes()
-
-
-def test_a_layout_is_used_again_for_equal_tables_alone():
-    """The same columns with other types, another index of pandas, or without their label."""
-    pandas = {b"pandas": json.dumps({"index_columns": ["a"]}).encode()}
-    a, y = pa.array([1, 2]), pa.array([1.0, 0.0])
-    one = pa.table({"a": a, "b": a, "y": y})
-    tables = [one, one.cast(pa.schema({"a": pa.int64(), "b": pa.float32(), "y": pa.float64()}))]
-    tables += [one.replace_schema_metadata(pandas), one.select(["b", "a", "y"])]
-    shared, layouts = schema_of(HASHED), []
-    for table in [*tables, *tables[::-1]]:
-        body = stream_of(table)
-        for labelled in (True, True, False):
-            expected = parse_body(schema_of(HASHED), ARROW, body, labelled=labelled)
-            parsed = parse_body(shared, ARROW, body, labelled=labelled)
-            assert bits(parsed) == bits(expected)
-            layouts.append(shared.last_layout)
-        assert layouts[-3] is layouts[-2] is not layouts[-1]
