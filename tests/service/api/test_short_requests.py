@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
+from dualstream.service.api import short_requests
 from dualstream.service.http.api_keys import new_key
 from dualstream.service.http.connection_limits import State
 from dualstream.service.journal import open_journal
@@ -421,5 +422,30 @@ def test_a_head_with_anything_unusual_makes_an_asgi_cycle(headers, is_short, tmp
             await server.ask(request("POST", "/models/m/learn?atomic=true", GOOD))
             await server.ask(request("POST", "/models/m%20/learn", GOOD))
             assert len(server.by_asgi) == (3 if is_short else 5)
+
+    run(got)
+
+
+def test_many_or_long_rows_are_parsed_in_groups_of_limited_size(tmp_path, monkeypatch):
+    """Else the event loop serves nothing while hundreds of escaped rows are parsed."""
+    parsed, parse = [], short_requests.parse_chunk
+
+    def noted(schema: Any, kind: str, body: bytes, *, labelled: bool) -> Any:
+        parsed.append((body.count(b"\n") + 1, len(body)))
+        return parse(schema, kind, body, labelled=labelled)
+
+    monkeypatch.setattr(short_requests, "parse_chunk", noted)
+
+    async def got() -> None:
+        async with serving(f"sqlite:///{tmp_path / 'a.db'}") as server:
+            await server.ask(put("m", SPEC))
+            long = b'{"x":{"1":1},' + b" " * 10_000 + b'"y":1}'
+            for body, count in ((GOOD, 280), (long, 30)):
+                for action in ("learn", "predict"):
+                    await server.ask(*[request("POST", f"/models/m/{action}", body)] * count)
+        rows, sizes = zip(*parsed, strict=True)
+        assert sum(rows) == 2 * (280 + 30)
+        assert max(rows) <= short_requests.MAX_GROUP_ROWS
+        assert max(sizes) <= short_requests.MAX_GROUP_BYTES + len(long)
 
     run(got)
