@@ -22,7 +22,7 @@ from dualstream.service.replica.spec import canonical, check_spec, read_spec
 from dualstream.solvers import InvalidSpec, resolve_spec
 
 # Fields of the spec that determine how rows are encoded.
-ENCODING = ("features", "task", "labels", "columns", "crosses")
+ENCODING = ("features", "task", "labels", "columns", "crosses", "history")
 
 
 class Refused(Exception):

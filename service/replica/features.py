@@ -13,8 +13,8 @@ from dualstream.service.replica.controls import Kind, copy_named_by
 from dualstream.service.replica.parts import Parts, StatePart
 from dualstream.solvers import InvalidSpec
 
-FEATURE_FIELDS = {"guard": "guard", "refit": "refits"}
-"""Fields of a specification that learners do not read, and the features that do."""
+FEATURE_FIELDS = {"guard": "guard", "history": "history", "refit": "refits"}
+"""Fields of a specification, and the features without which they are refused."""
 
 
 def _no_part(spec: Mapping[str, Any]) -> StatePart | None:

@@ -6,6 +6,7 @@ from typing import Any
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import read_features, read_map, read_scaling
+from dualstream.solvers.history.spec import FIELD as _HISTORY, read_history
 from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.offline.refit_methods import refit_methods, why_not_method, why_not_refit
 from dualstream.solvers.rows.columns.spec import read_columns, read_crosses
@@ -28,7 +29,7 @@ learn a stored model by the rules that it was created with."""
 _OF_ANY_PORTFOLIO = ("task", "labels", "features", "members", "eta", "share", "retain", _GUARD)
 
 
-_OF_ROWS = ("columns", "crosses", "spec_version")
+_OF_ROWS = ("columns", "crosses", _HISTORY, "spec_version")
 """Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
@@ -60,11 +61,13 @@ def _rows(spec: Mapping[str, Any], features: str) -> Spec:
     """The fields of how rows are read, if they are given. Learners do not use them."""
     columns = read_columns(spec)
     crosses = read_crosses(spec, columns)
+    history = read_history(spec, columns)
     if columns is None:
         return {}
     if features != "hashed":
         raise InvalidSpec("/columns", spec["columns"], "left out unless the features are hashed")
-    return {"columns": columns, "crosses": crosses}
+    rows: Spec = {"columns": columns, "crosses": crosses}
+    return rows if history is None else rows | {_HISTORY: history}
 
 
 def resolve_model(spec: Mapping[str, Any]) -> Spec:

@@ -22,7 +22,7 @@ _OTHERS: Mapping[str, Any] = {"task": "regression", "features": {"kind": "indexe
 # With another value of the field, these fields of the same object mean something else.
 _DEPENDENT: Mapping[str, frozenset[str]] = {
     "algorithm": frozenset().union(*(one.fields for one in ALGORITHMS.values())) - {"seed"},
-    "task": frozenset(("algorithm", "loss", "labels", "refit", "members", "guard")),
+    "task": frozenset(("algorithm", "loss", "labels", "refit", "members", "guard", "history")),
     "features": frozenset(("map", "basis")),
 }
 
@@ -47,7 +47,7 @@ def with_all_violations(
             is_clear = not any(_lies_under(pointer, {one.field}) for pointer in removed)
             if is_clear and not _lies_under(one.field, unclear):
                 errors.setdefault(one.field, one)
-            unclear |= _unclear_after(one.field)
+        unclear = unclear.union(*(_unclear_after(one.field) for one in error.violations))
         # A list, because every field is removed.
         if not all([_remove(left, one.field, removed) for one in error.violations]):
             break
@@ -94,6 +94,8 @@ def _lies_under(pointer: str, owners: set[str]) -> bool:
 
 def _unclear_after(pointer: str) -> set[str]:
     """Pointers that cannot be judged after an error at `pointer`."""
+    if pointer.startswith(("/columns", "/history")):
+        return {"/history"}
     owner, _, name = pointer.rpartition("/")
     if name in ("kind", "dim") and owner.endswith("/features"):
         owner, _, name = owner.rpartition("/")

@@ -52,13 +52,20 @@ def without(name: str) -> tuple[Feature, ...]:
     return tuple(feature for feature in FEATURES if feature.name != name)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("guard", {"mode": "pause"}), ("refit", {"every": 100})],
-    ids=lambda one: str(one),
-)
-def test_field_of_an_absent_feature_is_refused(serve, field, value):
-    name, spec = FEATURE_FIELDS[field], SPEC | {field: value}
+FIELDS = {
+    "guard": {"guard": {"mode": "pause"}},
+    "refit": {"refit": {"every": 100}},
+    "history": {
+        "history": [{"by": "card", "labels": 1}],
+        "columns": {"types": {"card": "category"}},
+        "features": "hashed",
+    },
+}
+
+
+@pytest.mark.parametrize("field", FEATURE_FIELDS)
+def test_field_of_an_absent_feature_is_refused(serve, field):
+    name, spec = FEATURE_FIELDS[field], SPEC | FIELDS[field]
     assert serve().put("/models/old", json=spec).status_code == 201
     client = serve(features=without(name))
     reason = f"left out, as this server lacks the feature {name!r}"
