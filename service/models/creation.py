@@ -112,7 +112,8 @@ def check_size(settings: Settings, size: int, what: str = "a model of this spec"
     if size > limit:
         detail = (
             f"{what} takes {size} bytes of memory before its next row, and the "
-            f"limit is {limit}; reduce its features or raise DUALSTREAM_MAX_MODEL_BYTES"
+            f"limit is {limit}; reduce its features or the keys of its history, or raise "
+            "DUALSTREAM_MAX_MODEL_BYTES"
         )
         raise Problem(422, "model-too-large", detail)
 
@@ -143,7 +144,8 @@ async def _check_before_building(
         if may_replace is None:
             raise _other_spec(model_id)
     cost.check_cost(spec.resolved)
-    if intercept.width_of(spec.resolved["features"]) < WIDE:
+    is_narrow = intercept.width_of(spec.resolved["features"]) < WIDE
+    if is_narrow and not spec.resolved.get("history"):
         return  # it is built and measured next
     try:
         size = await asyncio.to_thread(bytes_before_rows, spec.resolved)

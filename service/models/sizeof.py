@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers import make_learner
+from dualstream.solvers.history.spec import table_bytes
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.shared_ones import are_shared_ones
 from dualstream.solvers.spec_cache import FixedSpec, SharedDerived
@@ -35,6 +36,9 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
     The size of a wide learner is extrapolated from two narrow ones, because its arrays are as
     long as it is wide.
     """
+    if groups := spec.get("history"):
+        without = {name: value for name, value in spec.items() if name != "history"}
+        return bytes_before_rows(without) + table_bytes(groups, spec["task"])
     features = spec["features"]
     width = intercept.width_of(features)
     if width < WIDE:

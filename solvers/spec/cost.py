@@ -16,6 +16,7 @@ from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD
+from dualstream.solvers.history.spec import FIELD as _HISTORY, column_count
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.offline.refit_methods import SPARSE_STEPS
 from dualstream.solvers.portfolio.presets import members_of, shared_algorithms
@@ -37,6 +38,7 @@ _ENTROPY, _ENTROPY_AVERAGE, _PASS, _SCORED = 3.5e-8, 2e-8, 4e-9, 1.5e-8
 _STEP, _RETAINED_ROW, _SETTLED = 5e-7, 1e-7, 1e-8
 _DRAWN, _CHOICE = 5e-8, 5e-8
 _COSINE, _FREQUENCY, _LANDMARK, _SQUARE, _CUBE = 5e-8, 5e-10, 3e-8, 1e-9, 1.2e-9
+_GROUP = 1.5e-7
 _CLONE, _CLONE_MEMBER, _CLONED = 5e-4, 2e-4, 1e-8
 
 
@@ -174,6 +176,9 @@ def _of(
         cost.new_class += cost.call + cost.peak
     if age_features(spec):
         cost += Cost(_CALL, 0.0, _ENTRY)
+    if groups := spec.get(_HISTORY):
+        columns = column_count(groups, spec["task"])
+        cost += Cost(_CALL, _GROUP * len(groups) + cost.entry * columns)
     cost.is_plain = cost.is_even and spec["task"] != "multiclass"
     if _GUARD in spec and learns:
         cost.peak += _PASS * width_of(spec["features"]) * (classes + 1)

@@ -149,6 +149,13 @@ def test_a_model_takes_so_much_memory(serve, monkeypatch):
         patch.setattr("dualstream.service.models.compiled_specs.make_learner", make_no_learner)
         beyond = large | {"features": {"kind": "hashed", "bits": 21}}
         assert_problem(client.put("/models/beyond", json=beyond), 422, "model-too-large")
+        tables = {
+            "algorithm": "sgd",
+            "features": {"kind": "hashed", "bits": 8},
+            "columns": {"types": {"card": "category"}},
+            "history": [{"by": "card", "labels": 1, "keys": 10_000}],
+        }
+        assert_problem(client.put("/models/tables", json=tables), 422, "model-too-large")
     assert client.get("/models/large").status_code == 404
 
     # What is refused is not built before: neither for its size, nor as there is no place for it.

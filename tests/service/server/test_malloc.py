@@ -48,6 +48,15 @@ def test_what_a_wide_learner_takes_is_shown_without_one(spec, monkeypatch):
         assert got == pytest.approx(is_so, rel=0.02, abs=5000)
 
 
+def test_tables_of_a_history_count_before_the_first_row():
+    spec = {"algorithm": "sgd", "columns": {"types": {"card": "category"}}}
+    history = [{"by": "card", "stats": "count", "half_life": 10, "keys": 600_000}]
+    plain, more = (
+        bytes_before_rows(resolve_spec(spec | one)) for one in ({}, {"history": history})
+    )
+    assert more - plain == 800_000 * 24
+
+
 def test_ones_that_all_share_take_nothing_of_anybody():
     mine = bytes_of(np.ones(3000))
     assert bytes_of([shared_ones(3000), shared_ones(3000)[5:]]) < 500 < 24_000 < mine

@@ -198,3 +198,19 @@ def test_making_a_map_is_estimated_and_other_learners_take_no_time(is_member):
     plain = {"algorithm": "dual_ascent"} if not is_member else {"members": "eight"}
     wide = resolve_spec({**plain, "features": {"kind": "hashed", "bits": 24}})
     assert making_seconds(wide) == 0.0
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass"])
+def test_a_history_costs_its_groups_and_an_entry_for_each_column(task):
+    columns = {"types": {"card": "category", "shop": "category", "at": "time"}}
+    history = [
+        {"by": "card", "time": "at", "stats": ["since", "count"], "half_life": ["1h", "1d"]},
+        {"by": "shop", "labels": 1},
+    ]
+    plain, computed = (
+        learning_cost(make_learner(resolve_spec({"columns": columns, "task": task, **more})))
+        for more in ({}, {"history": history})
+    )
+    entries = 3 + (10 if task == "multiclass" else 1)
+    assert computed.row - plain.row == pytest.approx(2 * 1.5e-7 + entries * plain.entry)
+    assert (computed.entry, computed.peak) == (plain.entry, plain.peak)
