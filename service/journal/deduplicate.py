@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dualstream.service.journal.chain import NONCE_BYTES
-from dualstream.service.journal.protocol import KeyEntry, Part, PartPosition
+from dualstream.service.journal.protocol import KeyEntry, NewPendingRow, Part, PartPosition
 from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 
 
@@ -38,6 +38,8 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
         if _stands_alone(part):
             is_open = False
             continue
+        if part.pending is not None and part.pending.key != part.key:
+            raise ValueError(f"part {number} has another key than its pending row")
         may_skip = may_skip or part.key is not None or part.whole
         if not part.continues:
             is_open = part.whole or opens_request(part)
@@ -50,7 +52,8 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
 
 def _stands_alone(part: Part) -> bool:
     """Is the part made of rows without a key that are always journalled?"""
-    return part.key is None and part.count > 0 and not part.continues and not part.whole
+    is_plain = part.key is None and part.count > 0 and not part.continues and not part.whole
+    return is_plain and part.pending is None
 
 
 def requests(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
@@ -67,14 +70,18 @@ class Deduplication:
 
     kept    bodies of the new entry           skipped  parts that are not journalled
     keys    values to store under new keys    seq      last seq assigned
-    labels  keys of labels, new or known; pending rows with these keys are deleted
+    pending rows to store, by key     labels  keys of labels, new or known; pending rows with these
+                                              keys are deleted, also those to store
     """
 
-    def __init__(self, seq: int) -> None:
+    def __init__(self, seq: int, is_pending: Callable[[bytes], bool]) -> None:
+        """`is_pending` looks up whether a row is stored under a key."""
         self.seq = seq
+        self._is_pending = is_pending
         self.kept: list[bytes] = []
         self.skipped: list[SkippedPart] = []
         self.keys: dict[bytes, KeyEntry] = {}
+        self.pending: dict[bytes, NewPendingRow] = {}
         self.labels: list[bytes] = []
 
     def process(self, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]) -> None:
@@ -97,7 +104,8 @@ class Deduplication:
     def _take_request(
         self, start: int, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]
     ) -> None:
-        opening, request = parts[0], Deduplication(self.seq)
+        opening = parts[0]
+        request = Deduplication(self.seq, lambda key: key in self.pending or self._is_pending(key))
         is_accepted = False
         if opens_request(opening):
             request.kept.append(opening.body)
@@ -116,6 +124,7 @@ class Deduplication:
             ]
             return
         self.keys |= request.keys
+        self.pending |= request.pending
         if is_accepted and opens_request(opening):
             assert opening.key is not None
             count = request.seq - self.seq
@@ -129,6 +138,8 @@ class Deduplication:
 
     def _take(self, number: int, part: Part, known: Callable[[bytes], KeyEntry | None]) -> bool:
         """Keep a part unless its own key is known; return False if it is in conflict."""
+        if part.pending is not None:
+            return self._take_pending(number, part, part.pending, known)
         if part.key is not None:
             if part.key[0] == KeyKind.LABEL:
                 self.labels.append(part.key)
@@ -138,6 +149,21 @@ class Deduplication:
             self.keys[part.key] = KeyEntry(self.seq + part.count, part.count, part.fingerprint)
         self.seq += part.count
         self.kept.append(part.body)
+        return True
+
+    def _take_pending(
+        self, number: int, part: Part, row: NewPendingRow, known: Callable[[bytes], KeyEntry | None]
+    ) -> bool:
+        """Keep a part with a pending row unless its label is known or a row is stored already."""
+        entry = self.keys.get(row.key) or known(row.key)
+        if entry is not None:
+            self.skipped.append(SkippedPart(number, entry.seq, entry.records, False))
+        elif row.key in self.pending or self._is_pending(row.key):
+            self.skipped.append(SkippedPart(number, self.seq, 0, False))
+        else:
+            self.pending[row.key] = row
+            self.seq += part.count
+            self.kept.append(part.body)
         return True
 
     def _skip(self, number: int, part: Part, entry: KeyEntry) -> bool:

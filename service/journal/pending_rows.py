@@ -3,7 +3,8 @@
 No state contains these rows and no replica reads them. A row is stored under the key of its label
 (`KeyKind.LABEL` and the sample's id). An append that journals the label, or finds it already
 journalled, deletes the row in the same step; a row whose label is known is not stored again. So the
-label of a stored row has not been learned, as far back as keys are kept.
+label of a stored row has not been learned, as far back as keys are kept. An append can also store
+rows, each with a record that it journals (`Part.pending`).
 """
 
 from collections.abc import Sequence

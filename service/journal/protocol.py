@@ -85,6 +85,10 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     continues    the part belongs to the request that an earlier part of the group opened
     whole        the part opens a request that is journalled completely or not at all; only the
                  store sees this flag, the body does not contain it
+    pending      a row to store as pending if the part is journalled, or None; `key` is that of its
+                 future label, too, and only a guard: the append does not store it, so the label can
+                 still be learned. If the label is known under any fingerprint, or a row is already
+                 stored under its key, expired ones included, the part is skipped as a duplicate
 
     A request with a key (request or chunk) is opened by a part that carries this key. Its other
     parts follow with `continues`, and may have keys of their own (sample id, label, refit). If the
@@ -104,6 +108,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     fingerprint: bytes | None = None
     continues: bool = False
     whole: bool = False
+    pending: NewPendingRow | None = None
 
 
 class PartPosition(msgspec.Struct, frozen=True, gc=False):
@@ -116,8 +121,9 @@ class PartPosition(msgspec.Struct, frozen=True, gc=False):
     refused    the part belongs to a `whole` request with a conflict, so it was not journalled;
                only the parts in conflict have `conflict`, too
 
-    If there are no records (an empty part, a request with only duplicates, a refused part), count
-    is 0 and first_seq is seq + 1.
+    If there are no records (an empty part, a request with only duplicates, a refused part, a
+    duplicate of a pending row, whose position the store does not keep), count is 0 and first_seq
+    is seq + 1.
     """
 
     first_seq: int
@@ -437,7 +443,8 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         5. Join the remaining parts to one entry, with its seqs, chain and the store's time.
         6. Store the keys, for an hour by the store's clock and up to a million. A request's key is
            stored once at least one of its records was journalled or known.
-        7. Delete pending rows under the keys of the labels, new or known.
+        7. Store the pending rows of journalled parts, under the limits of `remember`.
+        8. Delete pending rows under the keys of the labels, new or known.
 
         `copy` is the digest of an existing copy, which is kept as long as the entry. With `held`, a
         new entry requires that the log continues from this position or ends there: a control made
@@ -449,9 +456,9 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         only the last; in SQLite `PRAGMA data_version` changes.
 
         Raises JournalUnavailable (nothing was done), OutcomeUnknown (repeat with the same nonce),
-        ModelChanged, CursorMoved, UnknownCopy, MissingPosition; NonceForgotten, with `repeats`, if
-        the log cannot show whether the append was done; ValueError for parts that break the
-        rules of `Part`.
+        ModelChanged, CursorMoved, UnknownCopy, MissingPosition, TooManyPendingRows (nothing was
+        done); NonceForgotten, with `repeats`, if the log cannot show whether the append was done;
+        ValueError for parts that break the rules of `Part`.
         """
 
     async def known(

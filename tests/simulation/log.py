@@ -4,6 +4,7 @@ Each write is kept as an operation, so that a failover to an older copy removes 
 entries, nonces, keys and cursors together.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from dualstream.service.journal.chain import next_chain
@@ -37,6 +38,8 @@ class Operation:
     entry: Entry | None
     let_go: dict[bytes, PendingRow]
     """Rows whose labels came."""
+    kept: Collection[bytes] = ()
+    """Keys of rows that began to wait."""
     change: Audited | None = None
 
 
@@ -126,6 +129,8 @@ class Log:
             if operation.change is not None:
                 self.changes.remove(operation.change)
             self.waits = operation.let_go | self.waits
+            for key in operation.kept:
+                self.waits.pop(key, None)
             self.seq, self.chain = operation.before, operation.previous
         del self.operations[-count:]
         self.cuts.append((now, self.seq))

@@ -186,7 +186,7 @@ class Store:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
-        sorting = Deduplication(log.seq)
+        sorting = Deduplication(log.seq, log.waits.__contains__)
         sorting.process(parts, log.keys.get)
         if kept is not None and sorting.seq > log.seq and not log.holds(kept):
             raise MissingPosition(log.id, kept.seq, kept.chain)
@@ -207,6 +207,8 @@ class Store:
             log.stood[chain], log.before[chain] = sorting.seq, log.chain
             log.died.pop(chain, None)
             log.ends.append(chain)
+        for row in sorting.pending.values():
+            self._wait(log, row)
         done = Operation(
             nonce,
             request.known_seq,
@@ -219,6 +221,7 @@ class Store:
             cursor,
             entry,
             {key: log.waits.pop(key) for key in sorting.labels if key in log.waits},
+            sorting.pending.keys(),
         )
         log.operations.append(done)
         log.nonces[nonce] = done
@@ -404,16 +407,19 @@ class Store:
             log.stored.pop(digest, None)
 
     def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
-        log, now = self.log(model, incarnation), self._clock()
+        log = self.log(model, incarnation)
         latest = {row.key: row for row in rows}
         for key in latest.keys() & log.keys.keys():
             del latest[key]
             log.waits.pop(key, None)
         for row in latest.values():
-            wait_s = row.wait_s if row.default else self._remember_s
-            due_ms = _ms(now + wait_s)
-            log.waits[row.key] = PendingRow(row.key, row.body, row.default, _ms(now), due_ms)
+            self._wait(log, row)
         return len(latest)
+
+    def _wait(self, log: Log, row: NewPendingRow) -> None:
+        now = self._clock()
+        due_ms = _ms(now + (row.wait_s if row.default else self._remember_s))
+        log.waits[row.key] = PendingRow(row.key, row.body, row.default, _ms(now), due_ms)
 
     def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]

@@ -6,7 +6,10 @@ from typing import Any
 
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
+    JournalUnavailable,
     NewPendingRow,
+    NotReplicated,
+    OutcomeUnknown,
     Overdue,
     PendingRow,
     TooManyPendingRows,
@@ -23,15 +26,11 @@ class RedisPendingRows(RedisPart):
     """Pending rows."""
 
     async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
-        limits = self._limits
-        most = (limits.max_remembered, limits.remembered_bytes)
-        arguments: list[tuple[Argument, ...]] = [
-            (row.key, round(1000 * row.wait_s), row.default, row.body) for row in rows
-        ]
-        rest: list[Argument] = [*most, self._key_ttl_ms, *chain.from_iterable(arguments)]
+        arguments = [(row.key, *_arguments_of(row)) for row in rows]
+        rest: list[Argument] = [*self._most, self._key_ttl_ms, *chain.from_iterable(arguments)]
         answer = await self._pending(model, "keep", incarnation, self._wait_ms, *rest)
         if answer[0] == 8:
-            raise TooManyPendingRows(model, answer[1], *most)
+            raise self._too_many(model, answer[1])
         count: int = answer[1]
         if count:
             # After the rows, because `awaiting_labels` removes the id if it finds no rows.
@@ -67,6 +66,30 @@ class RedisPendingRows(RedisPart):
         pairs = zip(answer[3::2], answer[4::2], strict=True)
         return Overdue([_row(key, stored, answer[1]) for key, stored in pairs], answer[2])
 
+    def _pending_arguments(self, rows: Sequence[NewPendingRow]) -> list[Argument]:
+        """The arguments of an append that stores rows, as `append.lua` reads them."""
+        return [self._wait_ms, *self._most, *chain.from_iterable(map(_arguments_of, rows))]
+
+    async def _list_as_waiting(self, model: str) -> None:
+        """List a model among those with pending rows, after an append that stored some.
+
+        Raises OutcomeUnknown if that fails: the append must be repeated.
+        """
+        try:
+            await self._others.call("SADD", WAITING, model)
+        except NotReplicated:
+            pass  # the answer to the append reports its own shortfall
+        except JournalUnavailable as error:
+            raise OutcomeUnknown(str(error)) from error
+
+    def _too_many(self, model: str, waiting: int) -> TooManyPendingRows:
+        return TooManyPendingRows(model, waiting, *self._most)
+
+    @property
+    def _most(self) -> tuple[int, int]:
+        """Maximum number and bytes of pending rows."""
+        return self._limits.max_remembered, self._limits.remembered_bytes
+
     @property
     def _wait_ms(self) -> int:
         return round(1000 * self._limits.remember_s)
@@ -76,6 +99,10 @@ class RedisPendingRows(RedisPart):
         keys = (own.head, own.waits, own.waitq, own.keys)
         is_read = arguments[0] in ("find", "sum")
         return await self._run(model, scripts.PENDING_ROWS, keys, arguments, is_read)
+
+
+def _arguments_of(row: NewPendingRow) -> tuple[Argument, ...]:
+    return round(1000 * row.wait_s), row.default, row.body
 
 
 def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> PendingRow:

@@ -259,11 +259,14 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
+        pending = [part.pending for part in parts if part.pending is not None] if may_skip else []
         is_plain = copy is None and change is None and held is None and repeats is None
-        if not is_plain:
+        if not is_plain or pending:
             extra = [copy or "", *(await self._change_arguments(model, change) or ("", ""))]
             for place in (held, repeats):
                 extra += ("", "") if place is None else (place.seq, place.chain)
+            if pending:
+                extra += self._pending_arguments(pending)
             packed += pack(extra)
             count += len(extra)
         if change is not None:
@@ -278,6 +281,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
             answer, shortfall = short.answer, str(short)
         if isinstance(answer, bytes):
             appended = _appended(nonce, request.known_seq, parts, answer, shortfall)
+            if pending:
+                await self._list_as_waiting(model)
             if appended.seq is not None:
                 self._announcer.announce(model, appended.seq)
             return appended
@@ -290,6 +295,8 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         if answer[0] == 6:
             assert copy is not None
             raise UnknownCopy(model, copy)
+        if answer[0] == 7:
+            raise self._too_many(model, answer[1])
         if answer[0] == 9:
             raise NonceForgotten(model)
         if answer[0] == 8:
@@ -482,6 +489,7 @@ def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
     for part in parts:
         key, mark = part.key or b"", part.fingerprint or b""
         role = 2 if part.continues else opens_request(part) + 4 * part.whole
+        role += 8 * (part.pending is not None)
         fields += (part.count, len(part.body), len(key), len(mark), role)
         joined += (key, mark)
     return packed(fields), b"".join(joined)

@@ -44,7 +44,7 @@ from dualstream.service.journal.sqlite.log import (
     leads_on_from,
     now_ms,
 )
-from dualstream.service.journal.sqlite.pending_rows import delete_rows
+from dualstream.service.journal.sqlite.pending_rows import delete_rows, has_row, store_rows
 from dualstream.service.journal.sqlite.snapshots import has_snapshot
 from dualstream.service.journal.sqlite.state_copies import has_copy, use_copy
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
@@ -120,7 +120,7 @@ def _task_of(
         if result is None:
             if cursor is not None:
                 _move_cursor(db, head.model, cursor)
-            result = _append_new(db, head, nonce, parts, may_skip, limits, clock)
+            result = _append_new(db, head, request, may_skip, limits, clock)
             if held is not None and result.seq > result.before:
                 if not leads_on_from(db, head, held):  # the head before the append
                     raise MissingPosition(model, held.seq, held.chain)
@@ -200,16 +200,18 @@ unpack_result = msgspec.msgpack.Decoder(Result).decode
 def _append_new(
     db: Connection,
     head: Head,
-    nonce: bytes,
-    parts: Sequence[Part],
+    request: AppendRequest,
     may_skip: bool,
     limits: Limits,
     clock: SteadyClock,
 ) -> Result:
-    new = Deduplication(head.seq)
+    nonce, parts = request.nonce, request.parts
+    new = Deduplication(head.seq, lambda key: has_row(db, head.model, key))
     if may_skip:
-        keys = [part.key for part in parts if part.key is not None]
-        new.process(parts, find_keys(db, head, keys, limits, clock.now_ms()).get)
+        keys, time_ms = [part.key for part in parts if part.key is not None], clock.now_ms()
+        new.process(parts, find_keys(db, head, keys, limits, time_ms).get)
+        if new.pending:
+            store_rows(db, request.model, head, new.pending.values(), limits, time_ms)
         delete_rows(db, head.model, new.labels)
     else:
         new.kept = [part.body for part in parts]

@@ -16,7 +16,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.sqlite.base import SqlitePart, reads, writes
 from dualstream.service.journal.sqlite.keys import find_keys
-from dualstream.service.journal.sqlite.log import find_head
+from dualstream.service.journal.sqlite.log import Head, find_head
 from dualstream.service.journal.sqlite.schema import AFTER_STAGED
 
 EXPIRED_AT_ONCE = 1000
@@ -41,16 +41,9 @@ class SqlitePendingRows(SqlitePart):
         head = find_head(db, model, incarnation)
         latest = {row.key: row for row in rows}
         delete_rows(db, head.model, latest)
-        before = _sums(db, head.model)[0]
         for key in find_keys(db, head, list(latest), limits, time_ms):
             del latest[key]
-        stored = [
-            PendingRow(row.key, row.body, row.default, time_ms, _due(row, time_ms, limits))
-            for row in latest.values()
-        ]
-        count, size = _insert(db, head.model, stored)
-        if count > limits.max_remembered or size > limits.remembered_bytes:
-            raise TooManyPendingRows(model, before, limits.max_remembered, limits.remembered_bytes)
+        store_rows(db, model, head, latest.values(), limits, time_ms)
         return len(latest)
 
     @reads
@@ -93,6 +86,31 @@ class SqlitePendingRows(SqlitePart):
     @writes
     def stage_rows(self, db: Connection, staged: Staged, rows: Sequence[PendingRow]) -> None:
         _insert(db, find_head(db, *staged).model, rows)
+
+
+def has_row(db: Connection, model: int, key: bytes) -> bool:
+    """Is a row stored under this key, expired or not?"""
+    row = db.execute("SELECT 1 FROM remembered WHERE model = ? AND key = ?", (model, key))
+    return row.fetchone() is not None
+
+
+def store_rows(
+    db: Connection,
+    model: str,
+    head: Head,
+    rows: Iterable[NewPendingRow],
+    limits: Limits,
+    time_ms: int,
+) -> None:
+    """Insert rows under new keys. Raises TooManyPendingRows; the rows are inserted then, too."""
+    before = _sums(db, head.model)[0]
+    stored = [
+        PendingRow(row.key, row.body, row.default, time_ms, _due(row, time_ms, limits))
+        for row in rows
+    ]
+    count, size = _insert(db, head.model, stored)
+    if count > limits.max_remembered or size > limits.remembered_bytes:
+        raise TooManyPendingRows(model, before, limits.max_remembered, limits.remembered_bytes)
 
 
 def _insert(db: Connection, model: int, rows: Sequence[PendingRow]) -> tuple[int, int]:

@@ -67,6 +67,8 @@ def _part(tags: Sequence[int], key: bytes | None, payload: str, continues: bool)
 
 
 def _continued(part: Part) -> Part:
+    if part.pending is not None:
+        return msgspec.structs.replace(part, continues=True)
     rows = decode_merged(part.body)[1][0]
     assert isinstance(rows, Rows)
     options: dict[str, Any] = {"key": part.key, "fingerprint": part.fingerprint, "continues": True}
@@ -141,8 +143,26 @@ def late_label(id: str, y: float = 1.0, continues: bool = False) -> Part:
     return Part(body, 1, label_key(id), mark, continues)
 
 
+def observed(
+    id: str, tag: int, body: bytes = b"row", default: bytes = b"", wait_s: float = 0.0
+) -> Part:
+    """A record whose first index is its tag, and a pending row that is stored with it."""
+    return Part(
+        encode_rows([0, 1], [tag], None, [1.0]),
+        1,
+        label_key(id),
+        pending=pending_row(id, body, default, wait_s),
+    )
+
+
 def some_rows(chance: random.Random) -> Part:
-    """Rows with or without an id, of few ids and payloads, so that they meet again."""
+    """Rows with or without an id, of few ids and payloads, so that they meet again.
+
+    Some wait for their labels, and some are such labels.
+    """
+    if chance.random() < 0.2:
+        id, tag = chance.choice("klmnop"), chance.randrange(1000)
+        return late_label(id) if chance.random() < 0.3 else observed(id, tag, b"." * tag)
     tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
     id = chance.choice([None, None, *"abcdefgh"])
     return rows(*tags, id=id, payload=chance.choice("xxxy"))

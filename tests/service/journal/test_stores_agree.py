@@ -19,7 +19,7 @@ from tests.service.journal.groups import Log, rows, some_group
 pytestmark = pytest.mark.anyio
 
 
-async def places_of(log: Log) -> list[LogPosition]:
+async def ends_of(log: Log) -> list[LogPosition]:
     """The ends of its entries."""
     entries = await log.journal.read(log.model, log.incarnation, 0)
     return [
@@ -43,11 +43,11 @@ async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
             is_repeated = bool(requests) and chance.random() < 0.4
             if not is_repeated:
                 group = [rows(chance.randrange(1000)) for _ in range(chance.randint(1, 3))]
-                requests.append((chance.randbytes(16), len(await places_of(logs[0])) - 1, group))
+                requests.append((chance.randbytes(16), len(await ends_of(logs[0])) - 1, group))
             nonce, number, group = chance.choice(requests) if is_repeated else requests[-1]
             answers = []
             for log in logs:
-                position = (await places_of(log))[number]
+                position = (await ends_of(log))[number]
                 if chance.random() < 0.05:
                     position = LogPosition(position.seq, 40 * "0")
                 options = {"repeats": position} if is_repeated else {}
@@ -102,6 +102,13 @@ async def test_the_same_appends_have_the_same_answers(
             keys = [key for key in {part.key for part in group} if key is not None]
             results = [await log.journal.known(log.model, log.incarnation, keys) for log in logs]
             assert results[0] == results[1]
+            waiting = [
+                await log.journal.remembered(log.model, log.incarnation, keys) for log in logs
+            ]
+            stored = [[row and row.body for row in rows] for rows in waiting]
+            assert stored[0] == stored[1]
+            sums = [await log.journal.awaiting_labels() for log in logs]
+            assert [one.rows for one in sums[0]] == [one.rows for one in sums[1]]
             cursors = [await log.journal.cursors(log.model, log.incarnation, "") for log in logs]
             assert cursors[0] == cursors[1]
         read = [await log.journal.read(log.model, log.incarnation, 0) for log in logs]

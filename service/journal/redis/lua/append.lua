@@ -9,7 +9,7 @@
 --   5 number of records in the bodies
 --   6 "" if no part can be skipped, else msgpack with five numbers for each part: records, bytes,
 --     bytes of the key, bytes of the fingerprint, role (0, 1 opens a request by its key,
---     2 continues one; plus 4 if it opens an all-or-nothing request)
+--     2 continues one; plus 4 if it opens an all-or-nothing request, plus 8 if it has a pending row)
 --   7 keys and fingerprints, concatenated
 --   8 name of the cursor to move, or ""
 --   9 "=" and its expected value, or "" for no value
@@ -23,10 +23,14 @@
 --   17 how long changes are kept (ms)
 --   18, 19 absent, "", or the seq and chain from which the log must continue, or where it must end
 --   20, 21 absent, "", or for a repeated append the seq and chain after which it was first sent
+--   22 absent, or how long rows without a default label wait (ms)
+--   23, 24 maximum number and bytes of pending rows; then for each part with a pending row how long
+--     it waits for its default label (ms), its default label or "", the row
 -- Returns one string, because Python reads an array more slowly than Redis appends: u64 last seq of
 --   the unseen entries, u64 trimmed, u32 bytes of the result, the result as stored under the
 --   nonce, the unseen entries. Or {1} another incarnation, {2, value} the cursor has another value,
---   {5} the log does not contain the position of 18, {6} no such copy, {8} no body under the nonce, {9} a repeated append whose outcome the log cannot show.
+--   {5} the log does not contain the position of 18, {6} no such copy, {7, how many wait} too many
+--   pending rows, {8} no body under the nonce, {9} a repeated append whose outcome the log cannot show.
 -- The streams are written first: if Redis refuses the write (no memory), nothing was done.
 
 local PURGE_KEYS = 64
@@ -39,9 +43,16 @@ if head[1] ~= ARGV[1] then
 end
 local nonce, before, trimmed = ARGV[2], tonumber(head[2]), tonumber(head[4])
 
--- Deduplicate the parts: bodies of the new ones, last seq, skipped parts, keys to store, labels.
+-- Name of a key that few appends need.
+local function key_of(name)
+  return string.sub(KEYS[1], 1, -#'head' - 1) .. name
+end
+
+-- Deduplicate the parts: bodies of the new ones, last seq, skipped parts, keys to store, labels,
+-- pending rows to store, each as its key and the place of its arguments.
 local function sort(parts, time_ms)
   local kept, left, keys, order, labels = {}, {}, {}, {}, {}
+  local waiting, is_waiting, row_at = {}, {}, 25
   local seq, at, key_at = before, 1, 1
   local oldest_ms = time_ms - tonumber(ARGV[11])
 
@@ -100,6 +111,10 @@ local function sort(parts, time_ms)
     seq = before_it.seq
     truncate(kept, before_it.kept)
     truncate(labels, before_it.labels)
+    for number = before_it.waiting + 1, #waiting do
+      is_waiting[waiting[number][1]] = nil
+    end
+    truncate(waiting, before_it.waiting)
     for number = before_it.order + 1, #order do
       keys[order[number]] = nil
     end
@@ -113,6 +128,22 @@ local function sort(parts, time_ms)
       end
     end
     truncate(left, length)
+  end
+
+  -- Keeps a part with a pending row unless its label is known or a row is stored already.
+  local function take_waiting(number, records, body, key)
+    local twin = known(key)
+    if twin then
+      left[#left + 1] = {number, twin[1], twin[2], false}
+    elseif is_waiting[key] or redis.call('HEXISTS', key_of('waits'), key) == 1 then
+      left[#left + 1] = {number, seq, 0, false}
+    else
+      is_waiting[key] = true
+      waiting[#waiting + 1] = {key, row_at}
+      seq = seq + records
+      kept[#kept + 1] = body
+    end
+    is_accepted = true
   end
 
   local function close_request()
@@ -134,7 +165,8 @@ local function sort(parts, time_ms)
 
   for field = 1, #parts, 5 do
     local records, bytes, key_bytes, mark_bytes, role = unpack(parts, field, field + 4)
-    local number, opens = (field - 1) / 5, role % 4 == 1
+    local number, opens, has_row = (field - 1) / 5, role % 4 == 1, role >= 8
+    role = role % 8
     local body = string.sub(ARGV[4], at, at + bytes - 1)
     local key = string.sub(ARGV[7], key_at, key_at + key_bytes - 1)
     local mark = string.sub(ARGV[7], key_at + key_bytes, key_at + key_bytes + mark_bytes - 1)
@@ -146,11 +178,14 @@ local function sort(parts, time_ms)
       if role > 0 then
         opening, found = {key = opens and key, mark = mark}, opens and known(key)
         is_whole, is_accepted, is_alone, has_conflict = role >= 4, records > 0, true, false
-        before_it = {seq = seq, kept = #kept, left = #left, order = #order, labels = #labels}
+        before_it = {seq = seq, kept = #kept, left = #left, order = #order, labels = #labels,
+          waiting = #waiting}
       end
     end
     if opening and found then
       skip(number, opening.mark, found)
+    elseif has_row then
+      take_waiting(number, records, body, key)
     else
       if string.byte(key) == LABEL then
         labels[#labels + 1] = key
@@ -171,9 +206,12 @@ local function sort(parts, time_ms)
         end
       end
     end
+    if has_row then
+      row_at = row_at + 3
+    end
   end
   close_request()
-  return table.concat(kept), seq, left, keys, order, labels
+  return table.concat(kept), seq, left, keys, order, labels, waiting
 end
 
 -- Stores new keys; deletes some that are expired or in excess, to bound the cost of one append.
@@ -202,11 +240,6 @@ local function keep_keys(keys, order, time_ms)
       redis.call('HDEL', KEYS[5], key)
     end
   end
-end
-
--- Name of a key that few appends need.
-local function key_of(name)
-  return string.sub(KEYS[1], 1, -#'head' - 1) .. name
 end
 
 -- Stores the result under the nonce; deletes the oldest.
@@ -253,6 +286,27 @@ local function find_in_log(seq, chain)
   return nil, {9}
 end
 
+-- Number of pending rows, and number and bytes with those to store; true if these are too many.
+local function with_waiting(waiting)
+  local sums = redis.call('HMGET', KEYS[1], 'waiting', 'waiting_bytes')
+  local before, bytes = tonumber(sums[1] or 0), 0
+  for _, one in ipairs(waiting) do
+    bytes = bytes + #one[1] + #ARGV[one[2] + 1] + #ARGV[one[2] + 2]
+  end
+  local is_full = before + #waiting > tonumber(ARGV[23])
+    or tonumber(sums[2] or 0) + bytes > tonumber(ARGV[24])
+  return before, bytes, is_full
+end
+
+local function keep_waiting_rows(waiting, bytes, time_ms)
+  for _, one in ipairs(waiting) do
+    local key, wait_ms, default, row = one[1], unpack(ARGV, one[2], one[2] + 2)
+    local due_ms = time_ms + tonumber(default ~= '' and wait_ms or ARGV[22])
+    keep_waiting_row(key_of('waits'), key_of('waitq'), key, time_ms, due_ms, default, row)
+  end
+  count_waiting(KEYS[1], #waiting, bytes)
+end
+
 local function append_new()
   local body_key = ARGV[4] == '' and ARGV[5] ~= '0' and key_of('body:' .. nonce)
   local stored_bytes = body_key and redis.call('STRLEN', body_key)
@@ -267,8 +321,9 @@ local function append_new()
   end
   local time_ms = now_ms()
   local body, seq, left, keys, order, labels = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}, {}
+  local waiting, waiting_bytes = {}, 0
   if ARGV[6] ~= '' then
-    body, seq, left, keys, order, labels = sort(cmsgpack.unpack(ARGV[6]), time_ms)
+    body, seq, left, keys, order, labels, waiting = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
   local has_place = seq > before and (ARGV[18] or '') ~= ''
   if has_place and not leads_on_from(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
@@ -282,7 +337,14 @@ local function append_new()
     -- Accessed before anything is written: in a slot being moved it may be on the other node.
     redis.call('EXISTS', key_of('uses'))
   end
-  if #labels > 0 then
+  if #waiting > 0 then
+    local rows, bytes, is_full = with_waiting(waiting)
+    if is_full then
+      return nil, {7, rows}
+    end
+    waiting_bytes = bytes
+  end
+  if #labels + #waiting > 0 then
     redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- as above
   end
   local change = (seq > before or ARGV[5] == '0') and ARGV[16] ~= '' and ARGV[16]
@@ -310,6 +372,9 @@ local function append_new()
   keep_nonce(result)
   if #order > 0 then
     keep_keys(keys, order, time_ms)
+  end
+  if #waiting > 0 then
+    keep_waiting_rows(waiting, waiting_bytes, time_ms)
   end
   for _, key in ipairs(labels) do
     delete_waiting_row(KEYS[1], key_of('waits'), key_of('waitq'), key)

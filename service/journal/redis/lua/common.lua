@@ -163,6 +163,13 @@ local function count_waiting(head, rows, bytes)
   redis.call('HINCRBY', head, 'waiting_bytes', bytes)
 end
 
+-- Stores a pending row; count_waiting must count it.
+local function keep_waiting_row(waits, waitq, key, time_ms, due_ms, default, row)
+  local header = struct.pack('<I8I8I4', time_ms, due_ms, #default)
+  redis.call('HSET', waits, key, header .. default .. row)
+  redis.call('ZADD', waitq, string.format('%.0f', due_ms), key)
+end
+
 -- Deletes the pending row under a key.
 local function delete_waiting_row(head, waits, waitq, key)
   local stored = redis.call('HGET', waits, key)

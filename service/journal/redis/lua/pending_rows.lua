@@ -64,9 +64,7 @@ if task == 'keep' then
       redis.call('ZREM', KEYS[3], key)
     else
       local due_ms = time_ms + tonumber(default ~= '' and ARGV[at + 1] or ARGV[3])
-      local header = struct.pack('<I8I8I4', time_ms, due_ms, #default)
-      redis.call('HSET', KEYS[2], key, header .. default .. ARGV[at + 3])
-      redis.call('ZADD', KEYS[3], string.format('%.0f', due_ms), key)
+      keep_waiting_row(KEYS[2], KEYS[3], key, time_ms, due_ms, default, ARGV[at + 3])
     end
   end
   count_waiting(KEYS[1], rows - tonumber(head[2] or 0), bytes - tonumber(head[3] or 0))
