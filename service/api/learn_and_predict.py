@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dualstream.service.api.events import Events
 from dualstream.service.api.explanations import add_explanations, check_few
 from dualstream.service.api.late_labels import parse_rows_to_remember, read_wait, remember_rows
-from dualstream.service.api.request_rows import count_refused, fingerprint_of, parse, request_of
+from dualstream.service.api.request_rows import count_refused, key_of, parse, request_of
 from dualstream.service.api.responses import (
     NO_ROWS,
     learned_of,
@@ -55,7 +55,6 @@ from dualstream.service.http.request_head import (
     read_key,
     read_query,
     read_source,
-    stored_key,
 )
 from dualstream.service.http.request_log import note_long, note_rows
 from dualstream.service.http.send import (
@@ -240,8 +239,7 @@ class FastRoutes:
         self, model: Model, head: Head, query: dict[str, str], body: bytes, scope: Scope
     ) -> tuple[Learned, bool]:
         """Learn the rows of a whole body. Returns the answer, and whether it repeats the first."""
-        key = stored_key(head.idempotency_key)
-        fingerprint = fingerprint_of(head, query, body) if key else None
+        key, fingerprint = key_of(head, query, body)
         atomic = read_flag(query, "atomic")
         receipt, limits = None, limits_of(scope)
         while receipt is None:

@@ -6,7 +6,7 @@ from collections import Counter
 from urllib.parse import urlencode
 
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema, parse_body
-from dualstream.service.http.request_head import Head
+from dualstream.service.http.request_head import Head, stored_key
 from dualstream.service.models.deps import Counters
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import Request
@@ -56,6 +56,12 @@ async def request_of(
         if len(rows.ids) > INLINE_PARTS or len(rows.indices) > INLINE_FEATURES:
             return await asyncio.to_thread(Request.of, *arguments)
     return Request.of(*arguments)
+
+
+def key_of(head: Head, query: dict[str, str], body: bytes) -> tuple[bytes | None, bytes | None]:
+    """The stored Idempotency-Key of a request and its fingerprint. Raises Problem 422."""
+    key = stored_key(head.idempotency_key)
+    return key, fingerprint_of(head, query, body) if key else None
 
 
 def fingerprint_of(head: Head, query: dict[str, str], body: bytes, what: str = "") -> bytes:

@@ -2,8 +2,8 @@
 
 Requests of one row that arrive in one event-loop iteration, or while the rows before them are
 learned, are parsed at once and become one request to the model's committer. There is no timer.
-A request with an Idempotency-Key, a sampled span, a row with an id or an error is parsed and
-submitted on its own.
+If some have an Idempotency-Key or a row with an id, each becomes a request to the committer, which
+appends them together. A request with a sampled span or an error is parsed and submitted on its own.
 
 The answers are those of the ASGI routes, because the same functions make them.
 """
@@ -23,15 +23,22 @@ from dualstream.service.api.learn_and_predict import (
     queried_row,
     read_row_query,
 )
-from dualstream.service.api.request_rows import is_parsed_inline
-from dualstream.service.api.responses import learned_rows, predicted_row, scored_rows, state_headers
+from dualstream.service.api.request_rows import is_parsed_inline, key_of
+from dualstream.service.api.responses import (
+    learned_of,
+    learned_rows,
+    predicted_row,
+    scored_rows,
+    state_headers,
+)
 from dualstream.service.codecs import ListedRows, ParsedRows, RowSchema, as_batch, parse_chunk
+from dualstream.service.codecs.flat_rows import id_pointer_of
 from dualstream.service.concurrency import ensure_task, start
 from dualstream.service.http.access import AccessControl
 from dualstream.service.http.exceptions_to_problems import problem_of
 from dualstream.service.http.overload import REFUSE_AFTER_S, AdmissionControl, overloaded
 from dualstream.service.http.rate_limits import limits_of
-from dualstream.service.http.request_head import read_head
+from dualstream.service.http.request_head import read_head, read_key
 from dualstream.service.http.request_log import Note, RequestLog, note_of, note_rows
 from dualstream.service.http.short_request import LEARN, ShortRequest
 from dualstream.service.journal.protocol import ModelChanged
@@ -42,12 +49,14 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.models.waiting_requests import Ticket
 from dualstream.service.observability.logs import REQUEST_ID
 from dualstream.service.observability.tracing import SPAN
-from dualstream.service.replica.requests import Request
-from dualstream.wire.problem_json import MEDIA_TYPE
+from dualstream.service.replica.requests import Receipt, Request
+from dualstream.wire.problem_json import MEDIA_TYPE, Problem
+from dualstream.wire.schemas import Learned
 
 MAX_GROUP_BYTES, MAX_GROUP_ROWS = 32 * 1024, 256
 """Limits of what the event loop parses at once: escaped flat rows take some us a byte."""
 _JSON, _NDJSON = b"application/json", "application/x-ndjson"
+_KEY = b"idempotency-key"
 _NAMED = ("x", "model")
 _encode = msgspec.json.Encoder().encode
 Headers = Iterable[tuple[bytes, bytes]]
@@ -107,7 +116,7 @@ class ShortRequests:
             if refusal is not None:
                 raise refusal
         self._startup.check_ready()
-        is_plain = note.span is None and b"idempotency-key" not in request.headers
+        is_plain = note.span is None
         if request.scope["method"] == "GET":
             request.query = query = read_row_query(request.scope, names_model=not model_id)
             model_id = model_id or query["model"]
@@ -166,7 +175,9 @@ class ShortRequests:
         head, body, scope = read_head(request.scope), request.body, request.scope
         if request.route.action != LEARN:
             return await self._routes.predict_body(model, head, {}, body, scope)
-        result, is_replayed = await self._routes.learn_body(model, head, {}, body, scope)
+        return self._learned(*await self._routes.learn_body(model, head, {}, body, scope))
+
+    def _learned(self, result: Learned, is_replayed: bool) -> tuple[bytes, Headers]:
         headers = [(b"dualstream-durability", self._registry.store_status.durability)]
         return _encode(result), [*headers, REPLAYED] if is_replayed else headers
 
@@ -240,7 +251,9 @@ class ShortRequests:
                 model = await self._registry.get(model_id)
                 parsed, requests = self._parsed(model, requests, labelled=True)
                 self._registry.waiting.count(ticket, len(requests))
-                if requests:
+                if _have_keys(requests, parsed):
+                    await self._learn_each(model, requests, parsed, ticket)
+                elif requests:
                     await self._learn_rows(model, requests, parsed, ticket)
         except ModelChanged:  # deleted or replaced since it was loaded; nothing is journalled
             for request in requests:
@@ -261,6 +274,42 @@ class ShortRequests:
         lines = _lines([(b"dualstream-durability", self._registry.store_status.durability)])
         for request, result in zip(requests, learned_rows(model, parsed, receipt), strict=True):
             self._send(request, 200, _JSON, lines, _encode(result))
+
+    async def _learn_each(
+        self, model: Model, requests: list[ShortRequest], parsed: ParsedRows, ticket: Ticket
+    ) -> None:
+        """Learn rows that have keys or ids: each is a request of one append."""
+        rows, schema = list(parsed.singles()), model.row_schema
+        submitted = []
+        for request, row in zip(requests, rows, strict=True):
+            if isinstance(row.rows, ListedRows) and row.rows.ids and schema.columns is not None:
+                row.id_pointer = id_pointer_of(schema, request.body)
+            key, fingerprint = key_of(read_head(request.scope), {}, request.body)
+            submitted.append(Request.of(row.rows, key, fingerprint))
+        receipts = await model.submit_each(submitted, ticket)
+        for learn in zip(requests, rows, submitted, receipts, strict=True):
+            start(self._answer_learn(model, *learn))
+
+    async def _answer_learn(
+        self,
+        model: Model,
+        request: ShortRequest,
+        row: ParsedRows,
+        submitted: Request,
+        receipt: Receipt | BaseException,
+    ) -> None:
+        try:
+            if isinstance(receipt, BaseException):
+                raise receipt
+            body, headers = self._learned(
+                *await learned_of(model, row, submitted, receipt, wants_scores=True)
+            )
+        except ModelChanged:
+            self._start_alone(request, model.record.id)
+        except Exception as error:
+            self._refuse(request, error)
+        else:
+            self._send(request, 200, _JSON, _lines(headers), body)
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -340,35 +389,38 @@ class ShortRequests:
         schema, model_id = model.row_schema, model.record.id
         joined = []
         for request in requests:
-            if _may_join(schema, request.body, labelled):
+            if _may_join(schema, request, labelled):
                 joined.append(request)
             else:
                 self._start_alone(request, model_id)
-        while True:
-            # A line feed outside of strings may be a carriage return; in strings JSON has neither.
-            text = b"\n".join([request.body.replace(b"\n", b"\r") for request in joined])
-            parsed = parse_chunk(schema, _NDJSON, text, labelled=labelled)
-            alone = {error.index for error in parsed.errors}
-            ids = parsed.rows.ids if isinstance(parsed.rows, ListedRows) else {}
-            alone |= {parsed.row_indices[row] for row in ids}
-            for index in sorted(alone):
-                self._start_alone(joined[index], model_id)
-            joined = [one for index, one in enumerate(joined) if index not in alone]
-            if not ids:
-                for request in joined:
-                    note_rows(request.scope, 1)
-                return parsed, joined
+        # A line feed outside of strings may be a carriage return; in strings JSON has neither.
+        text = b"\n".join([request.body.replace(b"\n", b"\r") for request in joined])
+        parsed = parse_chunk(schema, _NDJSON, text, labelled=labelled)
+        for error in parsed.errors:
+            self._start_alone(joined[error.index], model_id)
+        joined = [joined[index] for index in parsed.row_indices]
+        for request in joined:
+            note_rows(request.scope, 1)
+        return parsed, joined
 
 
-def _may_join(schema: RowSchema, body: bytes, labelled: bool) -> bool:
-    """May the body be parsed as a line among others: is it an object, probably a row without id?"""
+def _may_join(schema: RowSchema, request: ShortRequest, labelled: bool) -> bool:
+    """May the body be parsed as a line among others: is it an object, probably a row?"""
+    body = request.body
     if body[:1] != b"{" or not is_parsed_inline(schema, body):
         return False
-    if schema.columns is None:
-        return not labelled or b'"id"' not in body
-    name = (schema.columns.id or "id").rpartition(".")[2]
-    has_id = labelled and (b'"id"' in body or f'"{name}"'.encode() in body)
-    return not has_id and b'"samples"' not in body[:64]
+    if labelled and _KEY in request.headers:
+        try:
+            read_key(request.headers[_KEY])
+        except Problem:
+            return False
+    return schema.columns is None or b'"samples"' not in body[:64]
+
+
+def _have_keys(requests: list[ShortRequest], parsed: ParsedRows) -> bool:
+    """Does a request have an Idempotency-Key, or a row an id?"""
+    has_ids = isinstance(parsed.rows, ListedRows) and bool(parsed.rows.ids)
+    return has_ids or any([_KEY in request.headers for request in requests])
 
 
 def _soon(gather: Callable[..., None], *group: Any) -> None:

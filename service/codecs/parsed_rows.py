@@ -1,7 +1,7 @@
 """Parsed rows of a request body: valid rows in CSR layout, invalid rows as errors."""
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import msgspec
@@ -160,6 +160,32 @@ class ParsedRows(msgspec.Struct):
     def names(self) -> Sequence[tuple[int, str]]:
         """(index, name) pairs of features that the journal may not hold yet."""
         return self.rows.names if isinstance(self.rows, ListedRows) else self.batch_names
+
+    def singles(self) -> "Iterator[ParsedRows]":
+        """Each valid row as the only row of a body."""
+        rows = self.rows
+        columns: list[list[Any]] = [
+            column.tolist() if isinstance(column, np.ndarray) else column
+            for column in (rows.indptr, rows.indices, rows.values, self.labels, rows.weights)
+        ]
+        indptr, indices, values, labels, weights = columns
+        ids = rows.ids if isinstance(rows, ListedRows) else {}
+        name_at = dict(self.names)
+        for row, (first, stop) in enumerate(pairwise(indptr)):
+            features = indices[first:stop]
+            names = [(at, name_at[at]) for at in features if at in name_at] if name_at else []
+            single = ListedRows(
+                [0, stop - first],
+                features,
+                values[first:stop],
+                labels[row : row + 1],
+                weights[row : row + 1],
+                rows.dim,
+                names,
+                [len(names)],
+                {0: ids[row]} if row in ids else {},
+            )
+            yield ParsedRows(single, [0], single=True)
 
 
 class RowsBuilder:

@@ -1,5 +1,6 @@
 """One model in this process: its replica, committer, row schema, jobs and snapshots."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence, Sized
@@ -145,6 +146,19 @@ class Model(CommitListener):
                 self.deps.waiting.leave(waiting)
             if spans is not None:
                 spans.end()
+
+    async def submit_each(
+        self, requests: Sequence[Request], ticket: Ticket
+    ) -> list[Receipt | BaseException]:
+        """As `submit`, for requests of one row that wait together: each has a receipt or an error.
+
+        Raises what `submit` raises before the append, and OutcomeUnknown after the timeout.
+        """
+        self.deps.store_identity.check()
+        self._check_limits()
+        futures = map(self.committer.submit, requests)
+        ticket.future = asyncio.gather(*futures, return_exceptions=True)
+        return await ticket.future
 
     def _check_limits(self) -> None:
         if self.bytes > self.deps.settings.max_model_bytes:

@@ -1,8 +1,9 @@
-"""Rows without keys that many connections send at once, while the server is killed.
+"""Rows that many connections send at once, while the server is killed.
 
-Clients never repeat a row, so no content is journalled twice, and each acknowledged row is at its
-seq. `make test` runs a sample of the kills, `make chaos` DUALSTREAM_CHAOS_ROUNDS times as many.
-DUALSTREAM_CHAOS_SEED is the seed.
+One model gets rows without keys. Of the other's, a third has an Idempotency-Key and a third an id:
+clients repeat these until they are acknowledged, and no other row. So no content is journalled
+twice, and each acknowledged row is at its seq. `make test` runs a sample of the kills, `make chaos`
+DUALSTREAM_CHAOS_ROUNDS times as many. DUALSTREAM_CHAOS_SEED is the seed.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ KILLS = 2 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
 CONNECTIONS = 48
 MODELS = ("a", "b")
-WHAT = f"joined rows: {CONNECTIONS} connections without keys"
+WHAT = f"joined rows: {CONNECTIONS} connections with and without keys"
 ROWS_BETWEEN = (50, 300)
 """Acknowledged rows between two kills (minimum, maximum)."""
 FLAGS = ("--snapshot-every", "400", "--keep-records", "1000000")
@@ -42,7 +43,7 @@ def values_of(rows: Rows) -> list[int]:
 
 
 class Senders:
-    """Connections that send rows, each with a value of its own, one or three at once.
+    """Connections that send rows, each with a value of its own, one to four at once.
 
     acknowledged   answers with 200, by model
     sent           1 for each value that may be journalled, by model
@@ -76,42 +77,63 @@ class Senders:
                 await asyncio.sleep(0.001)
 
     async def _run(self) -> None:
+        unanswered: list[tuple[str, int]] = []
         while not self._is_stopping:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 streams = await asyncio.open_connection("127.0.0.1", self.port)
                 try:
                     while not self._is_stopping:
-                        await self._send(*streams)
+                        await self._send(*streams, unanswered)
                 finally:
                     streams[1].close()
             await asyncio.sleep(0.01)
 
-    async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        model, rows = self._chance.choice(MODELS), self._chance.choice([1, 1, 3])
-        values = [next(self._values) for _ in range(rows)]
-        self.sent[model] |= dict.fromkeys(values, 1)
-        writer.write(b"".join([_learn(model, value) for value in values]))
+    async def _send(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        unanswered: list[tuple[str, int]],
+    ) -> None:
+        """Send new rows after one that is repeated. `unanswered`: rows to repeat."""
+        model, count = self._chance.choice(MODELS), self._chance.choice([1, 1, 3])
+        new = [(model, next(self._values)) for _ in range(count)]
+        rows = unanswered[:1] + new
+        self.sent[model] |= {value: 1 for _, value in new}
+        unanswered += [row for row in new if is_repeated(*row)]
+        writer.write(b"".join([_learn(*row) for row in rows]))
         if self._chance.random() < 0.01:
             raise ConnectionResetError  # the client leaves
-        for value in values:
+        for row in rows:
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             result = json.loads(await reader.readexactly(length))
-            self._take(model, value, int(head.split()[1]), result)
+            if self._take(*row, int(head.split()[1]), result) and row in unanswered:
+                unanswered.remove(row)
             if b"connection: close" in head:
                 raise ConnectionResetError
 
-    def _take(self, model: str, value: int, status: int, result: dict[str, object]) -> None:
+    def _take(self, model: str, value: int, status: int, result: dict[str, object]) -> bool:
+        """Note an answer. Returns whether the row is acknowledged."""
         if status == 200:
             self.acknowledged[model].append(Acknowledged(value, int(str(result["seq"]))))
         else:
             assert status == 503, result
-            self.sent[model][value] = int(result.get("outcome") == "unknown")
+            if not is_repeated(model, value):
+                self.sent[model][value] = int(result.get("outcome") == "unknown")
+        return status == 200
+
+
+def is_repeated(model: str, value: int) -> bool:
+    """Does the row with this value have a key or an id?"""
+    return model == MODELS[1] and value % 3 > 0
 
 
 def _learn(model: str, value: int) -> bytes:
-    body = b'{"x":{"1":%d},"y":%d}' % (value, value % 2)
+    has_id = is_repeated(model, value) and value % 3 == 1
+    id_ = b',"id":"%d"' % value if has_id else b""
+    body = b'{"x":{"1":%d},"y":%d%b}' % (value, value % 2, id_)
     head = f"POST /models/{model}/learn HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    head += f"idempotency-key: {value}\r\n" if is_repeated(model, value) and not has_id else ""
     return head.encode() + b"content-length: %d\r\n\r\n%b" % (len(body), body)
 
 

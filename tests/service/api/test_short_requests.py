@@ -15,8 +15,19 @@ from dualstream.service.api import short_requests
 from dualstream.service.http.api_keys import new_key
 from dualstream.service.http.connection_limits import State
 from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import Appended, AppendRequest
 from dualstream.service.models.creation import create
-from tests.service.api.wire import Server, answered, body_of, comparable, put, request, run, serving
+from tests.service.api.wire import (
+    Server,
+    answered,
+    body_of,
+    comparable,
+    put,
+    request,
+    run,
+    serving,
+    wrap,
+)
 from tests.service.conftest import SPEC
 from tests.service.features.guard.support import GUARDED, samples
 
@@ -29,7 +40,7 @@ MODELS: dict[str, Any] = {
     "classes": {"algorithm": "sgd", "task": "multiclass", "features": "hashed"},
     "yes-or-no": {"algorithm": "sgd", "features": "hashed", "labels": ["no", "yes"]},
     "flat": {"algorithm": "sgd", "columns": {"label": "clicked", "types": {"site": "category"}}},
-    "default": {"columns": {"types": {"site": "category"}}},
+    "default": {"columns": {"types": {"site": "category"}, "id": "meta.id"}},
 }
 VALUES = [
     "0", "1", "-0.0", "1.5", "1e3", "1e100", "1.0000001e100", "-1e308", "1e400", "9007199254740993",
@@ -85,6 +96,8 @@ def good_row(chance: random.Random, model: str) -> bytes:
         row = {"site": chance.choice("abÄ"), **x, role: json.loads(label)}
     else:
         row = {"x": x, "y": json.loads(label)}
+    if chance.random() < 0.2:
+        row["meta.id" if model == "default" else "id"] = f"{{{chance.randrange(40)}}}"
     return json.dumps(row, ensure_ascii=chance.random() < 0.5).encode()
 
 
@@ -132,7 +145,8 @@ def odd_request(chance: random.Random, kinds: str = "learn learn predict get any
         named = f"model={quote(model)}&" if chance.random() < 0.9 else ""
         return "GET", f"/predict?{named}{chance.choice(QUERIES)}", b"", headers
     if kind == "key":
-        headers.append(("idempotency-key", chance.choice(["k1", "k2", "k3", "k" * 256, "\x80"])))
+        keys = [f"k{chance.randrange(1000)}"] * 15 + ["é", "k" * 256, "\x80"]
+        headers.append(("idempotency-key", chance.choice(keys)))
     action = "predict" if kind == "predict" else "learn"
     row = good_row(chance, model) if chance.random() < 0.5 else odd_row(chance)
     return "POST", f"/models/{model}/{action}", row, headers
@@ -171,20 +185,48 @@ def test_2000_odd_requests_get_the_answers_of_the_asgi_routes(tmp_path):
     run(got)
 
 
+OF_KEYS = (
+    b"idempotency-replayed: true",
+    b"idempotency-key-reused",
+    b'"duplicates":',
+    b"another sample",
+)
+
+
+async def digest_of(server: Server, model: str) -> str:
+    [answer] = await server.ask(request("GET", f"/models/{model}?digest=true"))
+    return body_of(answer)["state_digest"]
+
+
+class Counted:
+    """A journal that counts the parts of each append."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal, self.parts = journal, []
+
+    async def append(self, request: AppendRequest) -> Appended:
+        self.parts.append(len(request.parts))
+        return await self._journal.append(request)
+
+
 def is_joined(body: bytes) -> bool:
     """Is it one row, so that the rows of all requests are learned in their order?"""
-    apart = (b'"id"', b'"samples"', b'"y":[')
+    apart = (b'"samples"', b'"y":[')
     return body[:1] == b"{" and not any(mark in body for mark in apart)
 
 
-def test_requests_at_once_get_the_answers_of_requests_one_by_one(tmp_path):
+@pytest.mark.parametrize("kinds", ["learn", "learn key key key"])
+def test_requests_at_once_get_the_answers_of_requests_one_by_one(tmp_path, kinds):
     """Also beside bad rows, which leave the group, and in groups that are parsed by kernels."""
 
     async def got() -> None:
         chance = random.Random(8)
         learns = []
         while len(learns) < 1500:
-            one_more = odd_request(chance, "learn")
+            one_more = odd_request(chance, kinds)
+            if learns and chance.random() < 0.2:
+                again = chance.choice(learns[-50:])
+                one_more = (*again[:3], chance.choice([again, one_more])[3])
             if is_joined(one_more[2]):
                 learns.append(one_more)
         predictions = [odd_request(chance, "predict get any") for _ in range(500)]
@@ -195,6 +237,7 @@ def test_requests_at_once_get_the_answers_of_requests_one_by_one(tmp_path):
             for model, spec in MODELS.items():
                 await one.ask(put(model, spec))
                 await other.ask(put(model, spec))
+            seen: Counter[bytes] = Counter()
             for requests in (learns, predictions):
                 while requests:
                     count = chance.choice([1, 2, 5, 30, 200])
@@ -204,6 +247,39 @@ def test_requests_at_once_get_the_answers_of_requests_one_by_one(tmp_path):
                         *line, headers = each
                         [by_asgi] = await other.ask(request(*line, [*headers, *UNUSUAL]))
                         assert comparable(answer) == comparable(by_asgi), each
+                        seen.update(mark for mark in OF_KEYS if mark in answer)
+            assert all(seen[mark] > 10 for mark in OF_KEYS if kinds != "learn"), seen
+            assert all([await digest_of(one, m) == await digest_of(other, m) for m in MODELS])
+
+    run(got)
+
+
+def test_rows_with_keys_and_ids_share_an_append(tmp_path):
+    keyed = [
+        request("POST", "/models/m/learn", b'{"x":{"1":%d},"y":1}' % n, [("idempotency-key", key)])
+        for n, key in enumerate(["a", "b", "c", "d", "a", "\x80"])
+    ]
+    named = [
+        request("POST", "/models/m/learn", b'{"x":{"1":1},"y":%d,"id":"%b"}' % (y, id_))
+        for y, id_ in ((1, b"a"), (1, b"b"), (1, b"a"), (0, b"a"))
+    ]
+
+    async def got() -> None:
+        async with serving(f"sqlite:///{tmp_path / 'a.db'}") as server:
+            await server.ask(put("m", SPEC))
+            counted = wrap(server, Counted)
+            answers = await server.ask(*keyed, keyed[1], request("POST", "/models/m/learn", GOOD))
+            statuses = [answer.split()[1] for answer in answers]
+            assert statuses == [b"200"] * 4 + [b"422"] * 2 + [b"200"] * 2
+            assert b"idempotency-replayed: true" in answers[6]
+            assert body_of(answers[6]) == body_of(answers[1]) | {"duplicate": True}
+            learned = [body_of(answer)["seq"] for answer in (*answers[:4], answers[7])]
+            assert learned == [1, 2, 3, 4, 5]
+            results = [body_of(answer) for answer in await server.ask(*named)]
+            assert [result.get("seq") for result in results] == [6, 7, 6, None]
+            assert results[2]["duplicates"] == [{"index": 0, "seq": 6}]
+            assert results[3]["errors"][0]["pointer"] == "/id"
+            assert counted.parts == [7, 4]
 
     run(got)
 
@@ -376,18 +452,21 @@ def test_a_connection_that_ends_while_its_row_is_learned(tmp_path):
     run(got)
 
 
-def test_a_model_that_is_replaced_while_its_rows_wait_learns_them(tmp_path):
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_model_that_is_replaced_while_its_rows_wait_learns_them(tmp_path, has_keys):
+    keys = [[("idempotency-key", f"{n}")] if has_keys else [] for n in range(20)]
+
     async def got() -> None:
         async with serving(f"sqlite:///{tmp_path / 'a.db'}") as server:
             await server.ask(put("m", SPEC), put("n", SPEC))
-            learn = request("POST", "/models/m/learn", GOOD)
-            await server.ask(learn)
+            await server.ask(request("POST", "/models/m/learn", GOOD))
             # As another process does it: this one notices it by its append.
             journal = await open_journal(f"sqlite:///{tmp_path / 'a.db'}")
             before = await journal.get("m")
             await journal.delete("m", before.incarnation)
             await journal.create("m", before.spec, before.spec)
-            answers = await server.ask(*[learn] * 20)
+            learns = [request("POST", "/models/m/learn", GOOD, key) for key in keys]
+            answers = await server.ask(*learns)
             assert sorted(body_of(answer)["seq"] for answer in answers) == list(range(1, 21))
             await journal.close()
 
