@@ -115,6 +115,7 @@ FAULTS = {
     "/guard": {"guard": 3},
     "/spec_version": {"spec_version": 0},
     "/map": {"map": 1},
+    "/history": {"history": [3]},
 }
 
 
