@@ -1,7 +1,8 @@
 """Python client of the server: `Client`, and `AsyncClient` with the same methods to await.
 
 clients.py          Client and AsyncClient: perform the actions that a method yields
-learn.py            methods that learn, of both clients, each written once
+learn.py            methods that learn and observe, of both clients, each written once
+send_rows.py        their requests: samples, tables, files, batches of a source
 predict.py          methods that score rows
 manage.py           methods that manage models
 method.py           what these methods have in common

@@ -103,7 +103,7 @@ def rows_of(x: Any, names: Sequence[str] | None = None) -> Iterator[Any]:
         return _of_sparse(x, names)
     _check_table(x)
     if is_table(x):
-        raise BadInput(f"only learn and predict take a table, got a {type(x).__name__}")
+        raise BadInput(f"only learn, observe and predict take a table, got a {type(x).__name__}")
     if isinstance(x, str | bytes) or not isinstance(x, Iterable):
         raise BadInput(
             f"rows must be lists, dicts, an array, a DataFrame or a matrix, got {x!r:.60}"

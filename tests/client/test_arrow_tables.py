@@ -146,7 +146,7 @@ def test_labels_of_several_types_are_texts(server):
         (lambda c: c.learn("m", named(3), source="s", key="k"), "either a key or a source"),
         (lambda c: c.learn("m", [{"a": 1}], source="s"), "needs a table with the Arrow C stream"),
         (lambda c: c.predict("m", named(3), explain=True), "a table takes no argument 'explain'"),
-        (lambda c: c.predict_and_remember("m", named(3), [1, 2, 3]), "only learn and predict"),
+        (lambda c: c.predict_and_remember("m", named(3), [1, 2, 3]), "only learn, observe and"),
         (lambda c: c.learn("m", pa.chunked_array([[1, 2]])), "the table cannot be read: .*struct"),
         (lambda c: c.learn("m", named(0)), "there are no rows to send"),
         (lambda c: c.predict("m", named(0)), "there are no rows to send"),

@@ -390,7 +390,7 @@ def test_a_file_whose_name_is_too_long_for_a_source(server, tmp_path):
     path = tmp_path / ("\u00fc" * 80 + ".ndjson")
     path.write_bytes(lines(1))
     said = learn(server, "stores-long", tmp_path, code=2)
-    assert "must have 1 to 256 printable ASCII characters; learn the file with --key" in said
+    assert "must have 1 to 256 printable ASCII characters; send the file with --key" in said
     assert learn(server, "stores-long", tmp_path, "--key", "k")[0]["learned"] == 1
 
 
