@@ -38,6 +38,7 @@ infer infer Propose the specification of a file: label, task and the type of eac
 models models List the server's models.
 status show Show whether the server is ready, its store, and what is wrong. Exit code 3: not ready.
 learn rows Learn the rows of files, once each, in order and in bounded memory.
+observe rows Observe rows of files, which need no label: they enter the model's history, once each.
 consume consume Learn the messages of a topic or a stream, each once, until SIGTERM or Ctrl-C.
 predict rows Score the rows of files, or one row. Labels in the files are ignored.
 show show Show a model: counts, errors, the best baseline and its specification.

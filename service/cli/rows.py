@@ -1,14 +1,14 @@
-"""Commands that send rows: learn, predict."""
+"""Commands that send rows: learn, observe, predict."""
 
 import csv
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -48,6 +48,19 @@ Format = Annotated[
         " name.",
     ),
 ]
+Key = Annotated[
+    str | None,
+    typer.Option(help="Make the keys of chunks from this key, the file name and the chunk number."),
+]
+Skip = Annotated[
+    int, typer.Option(min=0, help="Skip this many chunks at the beginning of a single file.")
+]
+Bar = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress", help="Show a progress bar; default: only in a terminal."
+    ),
+]
 
 
 @command(patience_s=PATIENCE_S)
@@ -56,18 +69,9 @@ def learn(
     model: Model,
     files: Files = None,
     form: Format = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            help="Make the keys of chunks from this key, the file name and the chunk number."
-        ),
-    ] = None,
-    skip: Annotated[
-        int, typer.Option(min=0, help="Skip this many chunks at the beginning of a single file.")
-    ] = 0,
-    progress: Annotated[
-        bool | None, typer.Option(help="Show a progress bar; default: only in a terminal.")
-    ] = None,
+    key: Key = None,
+    skip: Skip = 0,
+    progress: Bar = None,
     as_json: JSON = False,
 ) -> None:
     """Learn the rows of files, once each, in order and in bounded memory.
@@ -83,29 +87,70 @@ def learn(
         dualstream learn clicks data/ 's3://bucket/day=2024-*/' https://example.org/rows.csv.gz
         zcat rows.gz | dualstream learn clicks - --format libsvm
     """
-    named = row_files(files or ["-"], form, key)
+    action = _Action(client.learn_file, "learned")
+    _send_files(action, model, row_files(files or ["-"], form, key), skip, progress, as_json)
+
+
+@command(patience_s=PATIENCE_S)
+def observe(
+    client: Client,
+    model: Model,
+    files: Files = None,
+    form: Format = None,
+    key: Key = None,
+    skip: Skip = 0,
+    progress: Bar = None,
+    as_json: JSON = False,
+) -> None:
+    """Observe rows of files, which need no label: they enter the model's history, once each.
+
+    The model needs `history`, and learns nothing. An interrupted run is resumed as one of `learn`.
+
+    Examples:
+
+        dualstream observe fraud payments.csv 'logs/*.ndjson.gz'
+    """
+    action = _Action(client.observe_file, "observed")
+    _send_files(action, model, row_files(files or ["-"], form, key), skip, progress, as_json)
+
+
+class _Action(NamedTuple):
+    """What is done with the rows of files: the client's method, and its past participle."""
+
+    send: Callable[..., LearnedStream]
+    done: str
+
+
+def _send_files(
+    action: _Action,
+    model: str,
+    named: Sequence[RowFile],
+    skip: int,
+    progress: bool | None,
+    as_json: bool,
+) -> None:
+    """Send files and print what became of their rows."""
     if skip and (len(named) != 1 or named[0].source):
         raise BadInput("--skip needs exactly one file, which is neither a URL nor of a folder")
     shows = sys.stderr.isatty() if progress is None else progress
-    learned, empty = [], list[NoRows]()
+    results, empty = [], list[NoRows]()
     for file in named:
         with _noted(empty):
-            learned.append((file, _learn_file(client, model, file, skip, shows)))
+            results.append((file, _send_file(action, model, file, skip, shows)))
     _report_empty(empty, len(named))
     if as_json:
-        print_json({"files": [_document(file, result) for file, result in learned]})
-    rejected = sum(result.rejected or 0 for _, result in learned)
-    for file, result in learned:
+        print_json({"files": [_document(file, result) for file, result in results]})
+    for file, result in results:
         if not as_json:
-            say(_line(file, result))
+            say(_line(action, file, result))
         show_errors(result.errors, f"{file.name}: ")
         for warning in result.warnings or ():
             say_error(f"{file.name}: warning: {warning}")
-    if rejected:
+    if any(result.rejected for _, result in results):
         raise typer.Exit(SOME_REFUSED)
 
 
-def _learn_file(client: Client, model: str, file: RowFile, skip: int, shows: bool) -> LearnedStream:
+def _send_file(action: _Action, model: str, file: RowFile, skip: int, shows: bool) -> LearnedStream:
     sent = skip
 
     def count(progress: Progress) -> None:
@@ -116,10 +161,11 @@ def _learn_file(client: Client, model: str, file: RowFile, skip: int, shows: boo
     with ProgressBar(file.name, file.size(), is_file=True) if shows else nullcontext() as bar:
         listener: OnProgress = both(count, bar)
         try:
-            return client.learn_file(model, file, skip=skip, on_progress=listener)
+            return action.send(model, file, skip=skip, on_progress=listener)
         except (ClientError, KeyboardInterrupt):
             if sent > skip:
-                say_error(f"{file.name}: {sent} chunks are learned; {_how_to_resume(file, sent)}")
+                how = _how_to_resume(file, sent)
+                say_error(f"{file.name}: {sent} chunks are {action.done}; {how}")
             raise
 
 
@@ -135,21 +181,23 @@ def _document(file: RowFile, result: LearnedStream) -> dict[str, Any]:
     return {"file": file.name, **msgspec.to_builtins(result)}
 
 
-def _line(file: RowFile, result: LearnedStream) -> str:
+def _line(action: _Action, file: RowFile, result: LearnedStream) -> str:
+    done = action.done
     if not result.chunks:
         if file.source is not None:
-            return f"{file.name}: nothing new, all rows were learned before"
+            return f"{file.name}: nothing new, all rows were {done} before"
         return f"{file.name}: nothing sent; all chunks were skipped"
     if result.duplicate:
-        return f"{file.name}: nothing new, all {result.chunks} chunks were learned before"
-    learned = f"{result.count if result.learned is None else result.learned:,} rows learned"
+        return f"{file.name}: nothing new, all {result.chunks} chunks were {done} before"
+    is_count = result.learned is None or done == "observed"
+    rows = f"{result.count if is_count else result.learned:,} rows {done}"
     before = f", {result.duplicate_chunks} of {result.chunks} chunks before" * bool(
         result.duplicate_chunks
     )
     duplicates = f", {result.duplicate_rows:,} known by their ids" * bool(result.duplicate_rows)
     refused = f", {result.rejected:,} refused" * bool(result.rejected)
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    return f"{file.name}: {learned}{before}{duplicates}{refused}{loss}, seq {result.seq}"
+    return f"{file.name}: {rows}{before}{duplicates}{refused}{loss}, seq {result.seq}"
 
 
 @command(patience_s=PATIENCE_S)

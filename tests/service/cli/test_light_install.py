@@ -80,8 +80,8 @@ except BadInput as wrong:
 
 CLIENT_COMMANDS = [
     *("audit", "certificate", "columns", "consume", "create", "delete", "export"),
-    *("labels", "learn", "members", "metrics", "models", "new-key", "predict", "refit", "resume"),
-    *("rollback", "show", "sources", "status", "versions", "watch", "weights"),
+    *("labels", "learn", "members", "metrics", "models", "new-key", "observe", "predict", "refit"),
+    *("resume", "rollback", "show", "sources", "status", "versions", "watch", "weights"),
 ]
 
 
