@@ -21,6 +21,7 @@ class Partition:
 class Counters:
     """Counts since the start of the process.
 
+    learned      rows learned, or observed
     predicted    rows without a label that were scored; those after a kill count again
     duplicates   rows that were learned before: posted again, or known by their id
     refused      dead letters: messages that are no rows, and rows that the server refused

@@ -12,7 +12,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[dict[str, str], float]
 # Attribute of Counters, and its help text.
 _TOTALS = {
-    "learned": "Rows learned.",
+    "learned": "Rows learned, or observed.",
     "predicted": "Rows without a label that were scored.",
     "duplicates": "Rows that were learned before, by this process or another one.",
     "refused": "Dead letters: messages that are no rows, and rows that the server refused.",

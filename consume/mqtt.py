@@ -304,8 +304,10 @@ def _size(message: MQTTMessage) -> int:
 class AcknowledgingServer(ModelServer):
     """As `ModelServer`; acknowledges messages that the server has learned."""
 
-    def __init__(self, client: Client, model: str, reader: MqttReader) -> None:
-        super().__init__(client, model)
+    def __init__(
+        self, client: Client, model: str, reader: MqttReader, observes: bool = False
+    ) -> None:
+        super().__init__(client, model, observes)
         self._reader = reader
 
     def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:

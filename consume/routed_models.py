@@ -166,6 +166,8 @@ class RoutedModels:
                     return refused.detail
                 self._create(model)
                 return self._attempt(model, source, do)
+            if refused.kind == "nothing-to-observe":
+                return refused.detail
             if refused.kind in ELSEWHERE:
                 self._move_back(model, source, refused)
                 self._cursors.pop((model, source), None)  # read again from the server

@@ -44,6 +44,7 @@ class ConsumeOptions(NamedTuple):
     dead_letter: str | None
     predict_to: str | None
     labels: bool
+    observe: bool
     features: str | None
     reset: str | None
     batch_rows: int
@@ -54,12 +55,21 @@ class ConsumeOptions(NamedTuple):
         """The model, or the route."""
         return self.model or self.route or ""
 
+    @property
+    def group_id(self) -> str:
+        """The group, by default one of its own for rows that are observed."""
+        return self.group or f"dualstream-{self.learner}{'-observe' * self.observe}"
+
     def check(self) -> None:
         """Raise BadInput for options that exclude each other."""
         if self.reset not in (None, EARLIEST, LATEST):
             raise BadInput(f"--reset must be {EARLIEST} or {LATEST}, got {self.reset!r}")
         if self.labels and self.predict_to is not None:
             raise BadInput("--labels and --predict-to are two commands, one for each topic")
+        if self.observe and (self.labels or self.predict_to is not None):
+            raise BadInput(
+                "--observe excludes --labels and --predict-to: observed rows get no label"
+            )
         if self.features is not None and not self.labels:
             raise BadInput("--features belongs to --labels")
         if self.create is not None and self.route is None:
@@ -145,11 +155,11 @@ class SourceOpener:
             return KafkaWriter(to.brokers, to.name, settings, log)
 
         dead = self._dead_letters(("kafka",), lambda url: KafkaLetters(writer(url)))
-        scorers = options.group or f"dualstream-{options.learner}"
+        scorers = options.group_id
         group = scorers + "-labels" * options.labels
         reader = KafkaReader(topic.brokers, [topic.name], group, settings, log)
         self.stack.enter_context(closing(reader))
-        one = ModelServer(self.client, options.learner)
+        one = ModelServer(self.client, options.learner, options.observe)
         models = self._routed_models(reader) if options.route else one
         step: Step | None = None
         if options.labels:
@@ -166,10 +176,10 @@ class SourceOpener:
         return Opened(reader, models, RowLines(options.columns), dead, step)
 
     def _routed_models(self, reader: Any) -> RoutedModels:
-        client, spec = self.client, self.spec
+        client, spec, observes = self.client, self.spec, self.options.observe
         return RoutedModels(
             self.options.learner,
-            lambda model: ModelServer(client, model),
+            lambda model: ModelServer(client, model, observes),
             reader,
             None if spec is None else lambda model: client.create(model, spec),
             self.log,
@@ -180,13 +190,14 @@ class SourceOpener:
         _check_installed("redis", "redis", "redis")
         from dualstream.consume.redis import RedisLetters, RedisReader, parse_stream
 
-        stream, columns = parse_stream(self.options.source), self.options.columns
+        options = self.options
+        stream, columns = parse_stream(options.source), options.columns
         check_columns(columns)
         password = os.environ.get("REDISCLI_AUTH")  # noqa: TID251 - as redis-cli reads it
         dead = self._dead_letters(_REDIS, lambda url: RedisLetters(parse_stream(url), password))
         reader, lines = RedisReader(stream, password, self.log), EntryLines(columns)
         self.stack.enter_context(closing(reader))
-        server = EntryServer(self.client, self.options.learner, stream.source, lines)
+        server = EntryServer(self.client, options.learner, stream.source, lines, options.observe)
         return Opened(reader, server, lines, dead)
 
     def nats(self) -> Opened:
@@ -198,7 +209,7 @@ class SourceOpener:
         user, password = (os.environ.get(f"NATS_{name}") for name in ("USER", "PASSWORD"))  # noqa: TID251
         reader = NatsReader(stream, self.log, user, password)
         self.stack.enter_context(closing(reader))
-        server = ModelServer(self.client, self.options.learner)
+        server = ModelServer(self.client, self.options.learner, self.options.observe)
         return Opened(reader, server, RowLines(self.options.columns), dead)
 
     def mqtt(self) -> Opened:
@@ -215,14 +226,13 @@ class SourceOpener:
         user, password = (os.environ.get(f"MQTT_{name}") for name in ("USER", "PASSWORD"))  # noqa: TID251
         topic = topic._replace(user=topic.user or user, password=topic.password or password)
         # The broker sends the next batch while one is posted.
-        group, window = options.group or f"dualstream-{options.learner}", 2 * options.batch_rows
-        reader = MqttReader(topic, group, window, self.log)
+        reader = MqttReader(topic, options.group_id, 2 * options.batch_rows, self.log)
         self.stack.enter_context(closing(reader))
         self.log(
             "MQTT delivers a message again after a kill or a lost connection; one without an id is"
             " then learned again"
         )
-        server = AcknowledgingServer(self.client, options.learner, reader)
+        server = AcknowledgingServer(self.client, options.learner, reader, options.observe)
         return Opened(reader, server, RowLines(options.columns), dead)
 
     def _dead_letters(

@@ -49,13 +49,14 @@ class ModelServer:
     """One model of a server. Methods raise Unreachable and Refused, without retries.
 
     client    with a patience of 0: the loop itself waits, because it must stay in its group
+    observes  are rows observed instead of learned? They need no label then
     """
 
     remembers = True
     """Are scored rows remembered? `Predictions` clears it if the model refuses."""
 
-    def __init__(self, client: Client, model: str) -> None:
-        self._client, self._model = client, model
+    def __init__(self, client: Client, model: str, observes: bool = False) -> None:
+        self._client, self._model, self._observes = client, model, observes
 
     def each(
         self, rows: Sequence[Row], call: Callable[[Self, Sequence[Row]], None]
@@ -82,15 +83,13 @@ class ModelServer:
         return {name: offset for name, offset in offsets.items() if offset is not None}
 
     def learn(self, move: CursorMove, rows: Sequence[Row]) -> Outcome:
-        """Learn rows and move the cursor, in one step.
+        """Learn or observe rows and move the cursor, in one step.
 
         Raises BadInput if the cursor was set to something that is no offset.
         """
         lines = b"\n".join(line for _, line in rows)
         try:
-            answer = self._client.learn_lines(
-                self._model, lines, source=self._batch(move), scores=True
-            )
+            answer = self._post(lines, self._batch(move))
         except Refused as refused:
             cursor: Any = refused.problem.get("cursor")
             if refused.kind == "source-moved" and self._offset(move.source, cursor) is None:
@@ -99,14 +98,27 @@ class ModelServer:
                     f" one: dualstream sources {self._model} --set {move.source}=OFFSET"
                 ) from None
             raise
-        return outcome_of(rows, answer)
+        outcome = outcome_of(rows, answer)
+        if self._observes:
+            outcome.learned = answer.count
+        return outcome
+
+    def _post(self, lines: bytes, batch: Source) -> Learned:
+        if self._observes:
+            return self._client.observe_lines(self._model, lines, source=batch)
+        return self._client.learn_lines(self._model, lines, source=batch, scores=True)
 
     def refusal(self, rows: Sequence[Row]) -> str | None:
         """Why the model refuses all of these rows; None if it takes one. Learns nothing."""
+        lines = [line for _, line in rows]
         try:
-            refused = self._client.check_lines(self._model, [line for _, line in rows])
-        except Refused:
-            return None  # of the request, which `learn` handles
+            if self._observes:
+                self.predict(lines, remember=False)  # which reads the same columns
+                return None
+            refused = self._client.check_lines(self._model, lines)
+        except Refused as error:
+            # Other refusals are of the request, which `learn` handles.
+            refused = error if error.kind == "invalid-rows" else None
         return None if refused is None else reasons(refused.errors)[0][1]
 
     def predict(self, lines: Sequence[bytes], remember: bool) -> PredictedMany:
@@ -135,8 +147,10 @@ class ModelServer:
 class EntryServer(ModelServer):
     """As `ModelServer`, for one Redis stream, whose cursors are entry ids."""
 
-    def __init__(self, client: Client, model: str, source: str, lines: EntryLines) -> None:
-        super().__init__(client, model)
+    def __init__(
+        self, client: Client, model: str, source: str, lines: EntryLines, observes: bool = False
+    ) -> None:
+        super().__init__(client, model, observes)
         self._source, self._lines = source, lines
 
     def sources(self) -> dict[str, int]:

@@ -54,7 +54,8 @@ def consume(
         str | None,
         typer.Option(
             help="Kafka group that shares the partitions, or client id of MQTT; default:"
-            " dualstream-MODEL or -FIELD. --labels appends -labels to it."
+            " dualstream-MODEL or -FIELD, with --observe dualstream-MODEL-observe. --labels"
+            " appends -labels to it."
         ),
     ] = None,
     column: Annotated[
@@ -93,6 +94,12 @@ def consume(
         bool,
         typer.Option(
             "--labels", help="The messages are late labels: ids of remembered rows, and labels."
+        ),
+    ] = False,
+    observe: Annotated[
+        bool,
+        typer.Option(
+            "--observe", help="The messages need no label: they enter the model's history."
         ),
     ] = False,
     features: Annotated[
@@ -144,6 +151,7 @@ def consume(
         dualstream consume kafka://localhost:9092/clicks --model clicks --dead-letter bad.ndjson
         dualstream consume kafka://localhost:9092/views --model clicks --predict-to scores
         dualstream consume kafka://localhost:9092/outcomes --model clicks --labels --features views
+        dualstream consume kafka://localhost:9092/visits --model clicks --observe
         dualstream consume kafka://localhost:9092/events --route headers.tenant
         dualstream consume kafka://localhost:9092/views --route key --predict-to scores
     """
@@ -162,6 +170,7 @@ def consume(
             dead_letter=dead_letter,
             predict_to=predict_to,
             labels=labels,
+            observe=observe,
             features=features,
             reset=reset,
             batch_rows=batch_rows,
@@ -191,7 +200,8 @@ def consume(
         )
         with _stopped_by_signals(consumer.stop):
             consumer.run(until_end=until_end)
-    report(as_json, counters, _summary(without_user(source), counters))
+    done = "observed" if observe else "learned"
+    report(as_json, counters, _summary(without_user(source), counters, done))
     if until_end and counters.refused:
         raise typer.Exit(SOME_REFUSED)
 
@@ -237,9 +247,9 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _summary(source: str, counters: Counters) -> str:
-    duplicates = f", {counters.duplicates:,} learned before" * bool(counters.duplicates)
+def _summary(source: str, counters: Counters, done: str) -> str:
+    duplicates = f", {counters.duplicates:,} {done} before" * bool(counters.duplicates)
     refused = f", {counters.refused:,} refused" * bool(counters.refused)
     paused = f", {counters.paused:,} in quarantine" * bool(counters.paused)
     scored = f", {counters.predicted:,} scored" * bool(counters.predicted)
-    return f"{source}: {counters.learned:,} rows learned{scored}{duplicates}{refused}{paused}"
+    return f"{source}: {counters.learned:,} rows {done}{scored}{duplicates}{refused}{paused}"
