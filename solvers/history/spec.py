@@ -129,10 +129,8 @@ def numbers_per_slot(group: Mapping[str, Any], task: str) -> int:
     mean = scatter or has("sum", "mean", "difference")
     label = (1 if has("label_count") else 0, 1 + means)[has("label_mean")]
     each = (mean or has("count")) + mean + scatter + label
-    lags = group["labels"] + 1 if group["labels"] else 0
-    return (
-        (group["time"] is not None) + has("last", "change") + lags + each * len(group["half_life"])
-    )
+    latest = (group["time"] is not None) + has("last", "change") + group["labels"]
+    return int(latest + each * len(group["half_life"]))
 
 
 def table_bytes(groups: Iterable[Mapping[str, Any]], task: str) -> int:

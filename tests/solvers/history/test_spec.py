@@ -301,7 +301,7 @@ BYTES_A_SLOT = {
     "no time": ({"by": "card", "stats": "count", "half_life": 10}, 16 + 8),
     "scatter": (group_of(of="amount", stats=["z"]), 16 + 8 + 24),
     "last value": ({"by": "card", "of": "amount", "stats": ["last", "change"]}, 16 + 8),
-    "labels and their number": (group_of(stats=[], half_life=None, labels=3), 16 + 8 + 32),
+    "labels": (group_of(stats=[], half_life=None, labels=3), 16 + 8 + 24),
     "label weight": (group_of(stats="label_count"), 16 + 8 + 8),
     "label weight and mean": (group_of(stats=["label_count", "label_mean"]), 16 + 8 + 16),
 }

@@ -1,0 +1,104 @@
+"""Layout of the tables of history groups: the arrays that the kernel reads, and their sizes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dualstream.solvers.history import kernels as k
+from dualstream.solvers.history.spec import (
+    CLASSES,
+    STATS,
+    group_columns,
+    half_life_seconds,
+    slots_of,
+)
+from dualstream.solvers.jit import Floats, Ints
+
+_BITS = dict(zip(STATS, (1 << bit for bit in range(len(STATS))), strict=True))
+_LINE = 8
+"""Numbers of a cache line."""
+
+
+class RowInputs(Protocol):
+    """Where the inputs of a row are; see rows/columns/inputs.py."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def row_width(self) -> int: ...
+    def index_of_key(self, name: str) -> int: ...
+    def index_of_time(self, name: str) -> int: ...
+    def index_of_value(self, name: str) -> int: ...
+
+
+class Layout:
+    """Arrays of the kernel that follow from the specification, and sizes of those of the state."""
+
+    def __init__(self, groups: Sequence[Mapping[str, Any]], inputs: RowInputs, task: str) -> None:
+        self.classes = CLASSES if task == "multiclass" else 1
+        most = max(len(group["half_life"]) for group in groups)
+        self.groups: Ints = np.zeros((len(groups), k.GROUP_FIELDS), np.int64)
+        self.rates: Floats = np.zeros((len(groups), max(1, most)))
+        self.columns = self.sets = numbers = 0
+        by: list[int] = []
+        for g, group in enumerate(groups):
+            row = self.groups[g]
+            row[k.BY_START] = len(by)
+            by += [inputs.index_of_key(name) - inputs.width for name in group["by"]]
+            row[k.BY_STOP] = len(by)
+            row[k.TIME] = row[k.OF] = -1
+            if group["time"] is not None:
+                row[k.TIME] = inputs.index_of_time(group["time"]) - inputs.width
+            if group["of"] is not None:
+                row[k.OF] = inputs.index_of_value(group["of"]) - inputs.width
+            rates = [_rate(half_life) for half_life in group["half_life"]]
+            self.rates[g, : len(rates)] = rates
+            row[k.TIMED] = any(isinstance(one, str) for one in group["half_life"])
+            _lay_out_slot(row, group, self.classes)
+            row[k.COLUMN], row[k.WIDTH] = self.columns, self._width_of(group)
+            row[k.FIRST_SET], row[k.SETS] = self.sets, slots_of(group["keys"]) // k.WAYS
+            row[k.FIRST_NUMBER] = numbers
+            self.columns += int(row[k.WIDTH])
+            self.sets += int(row[k.SETS])
+            numbers += int(row[k.SETS] * k.WAYS * row[k.STRIDE])
+        self.numbers = -(-numbers // _LINE) * _LINE
+        self.by: Ints = np.array(by, np.int64)
+
+    def _width_of(self, group: Mapping[str, Any]) -> int:
+        return sum(self.classes if is_of_class(one.stat) else 1 for one in group_columns(group))
+
+
+def is_of_class(stat: str) -> bool:
+    """Whether a statistic of a multiclass model has a column for each class."""
+    return stat in ("labels", "label_mean")
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Zeros of 8 bytes each that begin at a cache line."""
+    count = int(np.prod(shape))
+    whole = np.zeros(count + _LINE, dtype)
+    skip = -whole.ctypes.data % (8 * _LINE) // 8
+    return whole[skip : skip + count].reshape(shape)
+
+
+def _rate(half_life: str | float) -> float:
+    if isinstance(half_life, str):
+        return 1.0 / half_life_seconds(half_life)
+    return k.decay_of(1.0 / half_life)
+
+
+def _lay_out_slot(row: Ints, group: Mapping[str, Any], classes: int) -> None:
+    """Write the fields of a group about the numbers of a slot."""
+    flags = sum(_BITS[stat] for stat in group["stats"])
+    labels = (1 if flags & k.OF_LABELS else 0) + (classes if flags & k.LABEL_MEAN else 0)
+    values = sum(1 for bits in (k.OF_WEIGHT, k.OF_MEAN, k.OF_SCATTER) if flags & bits)
+    row[k.FLAGS] = flags
+    row[k.HALF_LIVES] = len(group["half_life"])
+    row[k.LAGS] = group["labels"]
+    row[k.LAST_AT] = group["time"] is not None
+    row[k.LAGS_AT] = row[k.LAST_AT] + (1 if flags & k.OF_LAST else 0)
+    row[k.BLOCKS_AT] = row[k.LAGS_AT] + row[k.LAGS]
+    row[k.BLOCK], row[k.LABELS_AT] = values + labels, values
+    row[k.STRIDE] = row[k.BLOCKS_AT] + row[k.HALF_LIVES] * row[k.BLOCK]
