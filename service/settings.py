@@ -149,7 +149,10 @@ class Settings(BaseSettings):
         3600, ge=1, description="Time in seconds that an idempotency key is kept."
     )
     remember_s: int = _store(
-        86_400, ge=1, description="Time in seconds that a pending row waits for its label."
+        86_400,
+        ge=1,
+        le=90 * 86_400,
+        description="Time in seconds that a pending row waits for its label.",
     )
     audit_days: int = _store(
         400, ge=1, le=MAX_AUDIT_DAYS, description="Days that the audit log keeps a change."

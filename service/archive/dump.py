@@ -6,9 +6,10 @@ position during the dump, the model is dumped again.
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import BinaryIO
 
 import msgspec
@@ -28,7 +29,8 @@ from dualstream.service.journal.protocol import (
 
 PAGE = 100
 CHANGES_AT_ONCE = 1000
-ROWS_AT_ONCE = 500
+ROWS_IN_MEMORY = 64 * 1024 * 1024
+"""Bytes of a model's pending rows from which they are in a temporary file."""
 ROUNDS = 5
 """Attempts to dump a model before giving up."""
 
@@ -105,13 +107,26 @@ async def _dump_position(
     """Write the sections of a model. Raises Trimmed, ModelChanged, _Moved, UnknownModel."""
     before = await journal.get(model)
     own = model, before.incarnation
-    # Read before the position: a later label deletes its row from the store.
-    rows = await journal.kept_rows(*own)
-    position = await journal.position(model)
+    with _RowPages() as pages:
+        # Read before the position: a later label deletes its row from the store.
+        async for page in journal.kept_rows(*own):
+            pages.add(page)
+        position = await journal.position(model)
+        if position.record.incarnation != before.incarnation:
+            raise ModelChanged(model)
+        labelled = await _labelled(journal, pages, before.seq, position)
+        await _dump_log(journal, archive, identity, position)
+        for page in pages:
+            archive.add(f.ROWS, *[row for row in page if row.key not in labelled])
+    return position
+
+
+async def _dump_log(
+    journal: ArchiveJournal, archive: f.ArchiveWriter, identity: str | None, position: Position
+) -> None:
+    """Write the sections of a model, except for its pending rows."""
     record, trimmed, cursors = position
-    if record.incarnation != before.incarnation:
-        raise ModelChanged(model)
-    rows = await _without_label(journal, rows, before.seq, position)
+    model, own = record.id, (record.id, record.incarnation)
     archive.add(f.MODEL, f.StoredModel(record, trimmed, cursors, identity))
     versions = [one for one in await journal.versions(*own) if one.seq <= record.seq]
     uses = [one for one in await journal.copy_uses(*own) if trimmed < one.seq <= record.seq]
@@ -129,24 +144,48 @@ async def _dump_position(
         archive.add(f.SNAPSHOTS, snapshot)
     async for keys in journal.kept_keys(*own):
         archive.add(f.KEYS, *[key for key in keys if key.seq <= record.seq])
-    for at in range(0, len(rows), ROWS_AT_ONCE):
-        archive.add(f.ROWS, *rows[at : at + ROWS_AT_ONCE])
-    return position
 
 
-async def _without_label(
-    journal: ArchiveJournal, rows: Sequence[PendingRow], before: int, position: Position
-) -> list[PendingRow]:
-    """Rows whose label was not journalled between the seq `before` and the position."""
+class _RowPages:
+    """Pages of pending rows, in memory or in a temporary file."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(ROWS_IN_MEMORY)
+        self._decode = msgspec.msgpack.Decoder(list[PendingRow]).decode
+
+    def __enter__(self) -> "_RowPages":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, page: Sequence[PendingRow]) -> None:
+        if page:
+            data = msgspec.msgpack.encode(page)
+            self._file.write(len(data).to_bytes(8, "little") + data)
+
+    def __iter__(self) -> Iterator[list[PendingRow]]:
+        self._file.seek(0)
+        while size := self._file.read(8):
+            yield self._decode(self._file.read(int.from_bytes(size, "little")))
+
+
+async def _labelled(
+    journal: ArchiveJournal, pages: _RowPages, before: int, position: Position
+) -> set[bytes]:
+    """Keys of rows whose label was journalled between the seq `before` and the position."""
     record = position.record
+    keys: set[bytes] = set()
     if before == record.seq:
-        return list(rows)
-    entries = await journal.known(record.id, record.incarnation, [row.key for row in rows])
-    return [
-        row
-        for row, one in zip(rows, entries, strict=True)
-        if one is None or not before < one.seq <= record.seq
-    ]
+        return keys
+    for page in pages:
+        entries = await journal.known(record.id, record.incarnation, [row.key for row in page])
+        keys |= {
+            row.key
+            for row, one in zip(page, entries, strict=True)
+            if one is not None and before < one.seq <= record.seq
+        }
+    return keys
 
 
 async def _dump_entries(

@@ -69,8 +69,11 @@ class ArchiveJournal(Journal, Protocol):
         Every key that is kept throughout the iteration is in one of the pages.
         """
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
-        """Return all pending rows, expired ones included, ordered by key."""
+    def kept_rows(self, model: str, incarnation: str) -> AsyncIterator[Sequence[PendingRow]]:
+        """Yield pages of pending rows, expired ones included, each row once.
+
+        Every row that is stored throughout the iteration is in one of the pages.
+        """
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
         """Stage a model whose log begins after `trimmed`; replaces a staged model of the same id.

@@ -67,8 +67,8 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     max_versions: int = 100
     unnamed_copy_s: float = 600
     remember_s: float = 86400
-    max_remembered: int = 100_000
-    remembered_bytes: int = 64 * 1024 * 1024
+    max_remembered: int = 1_000_000
+    remembered_bytes: int = 1 << 30
     audit_s: float = 400 * 86400
 
 

@@ -163,7 +163,8 @@ async def check(loop: Loop, model: str, digest: str) -> None:
         for name, values in learner.state().items():
             assert replayed.learner.state()[name].tobytes() == values.tobytes(), name
         assert replayed.capture().state_digest() == digest
-        assert not await journal.kept_rows(model, record.incarnation)
+        pages = [page async for page in journal.kept_rows(model, record.incarnation)]
+        assert not any(pages)
     finally:
         await journal.close()
     tags = (batch.indices + 1).tolist()

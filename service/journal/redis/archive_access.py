@@ -69,16 +69,17 @@ class RedisArchiveAccess(RedisPart):
                     keys.append(KeptKey(item[TIME.size :], seq, records, mark, time_ms))
             yield keys
 
-    async def kept_rows(self, model: str, incarnation: str) -> Sequence[PendingRow]:
+    async def kept_rows(self, model: str, incarnation: str) -> AsyncIterator[Sequence[PendingRow]]:
         # A scan returns everything that exists throughout it; some of it more than once.
-        rows: dict[bytes, bytes] = {}
+        seen: set[bytes] = set()
         at: bytes | None = b"0"
         while at is not None:
             command = ("HSCAN", keys_of(model).waits, at, "COUNT", ROWS_AT_ONCE)
             following, texts = await self._read_of(model, incarnation, *command)
-            rows.update(zip(texts[::2], texts[1::2], strict=True))
+            rows = dict(zip(texts[::2], texts[1::2], strict=True))
+            yield [row_as_it_is(key, row) for key, row in rows.items() if key not in seen]
+            seen |= rows.keys()
             at = None if following == b"0" else following
-        return [row_as_it_is(key, row) for key, row in sorted(rows.items())]
 
     async def stage(self, record: ModelRecord, trimmed: int, cursors: Mapping[str, str]) -> Staged:
         staged = Staged(record.id, staged_incarnation())

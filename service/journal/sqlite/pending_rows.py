@@ -2,7 +2,8 @@
 # Only this file's own lists of columns are formatted into statements; all values are bound.
 # ruff: noqa: S608
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from enum import IntEnum
 from sqlite3 import Connection
 
 from dualstream.service.journal.archive_access import Staged
@@ -19,7 +20,19 @@ from dualstream.service.journal.sqlite.keys import find_keys
 from dualstream.service.journal.sqlite.log import Head, find_head
 from dualstream.service.journal.sqlite.schema import AFTER_STAGED
 
-EXPIRED_AT_ONCE = 1000
+EXPIRED_AT_ONCE = 500
+"""A commit that expires more rows delays the appends behind it for too long."""
+ROWS_AT_ONCE = 500
+
+
+class State(IntEnum):
+    """What becomes of a row when its wait is over."""
+
+    EXPIRES = 0
+    GETS_DEFAULT = 1
+    EXPIRED = 2
+    """It has no body; its key is deleted."""
+
 
 _COLUMNS = "key, body, default_label, time_ms, due_ms"
 _SIZE = "length(key) + length(body) + length(default_label)"
@@ -57,7 +70,7 @@ class SqlitePendingRows(SqlitePart):
     def awaiting_labels(self, db: Connection) -> list[AwaitingLabels]:
         cursor = db.execute(
             "SELECT id, incarnation, rows, EXISTS (SELECT 1 FROM remembered"
-            " WHERE remembered.model = models.model AND due_ms <= ?)"
+            " WHERE remembered.model = models.model AND state IN (0, 1, 2) AND due_ms <= ?)"
             " FROM remembered_sums JOIN models ON models.model = remembered_sums.model"
             " WHERE id > ? ORDER BY id",
             (self._clock.now_ms(), AFTER_STAGED),
@@ -69,17 +82,26 @@ class SqlitePendingRows(SqlitePart):
         number, time_ms = find_head(db, model, incarnation).model, self._clock.now_ms()
         expired = _expire(db, number, time_ms, self._limits)
         rows = db.execute(
-            f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND due_ms <= ?"
-            " AND length(default_label) > 0 ORDER BY due_ms, key LIMIT ?",
-            (number, time_ms, limit),
+            f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND state = ? AND due_ms <= ?"
+            " ORDER BY due_ms, key LIMIT ?",
+            (number, State.GETS_DEFAULT, time_ms, limit),
         )
         return Overdue([_made(row, time_ms) for row in rows], expired)
 
+    async def kept_rows(self, model: str, incarnation: str) -> AsyncIterator[Sequence[PendingRow]]:
+        after = b""
+        while rows := await self._some_rows(model, incarnation, after):
+            yield rows
+            after = rows[-1].key
+
     @reads
-    def kept_rows(self, db: Connection, model: str, incarnation: str) -> Sequence[PendingRow]:
+    def _some_rows(
+        self, db: Connection, model: str, incarnation: str, after: bytes
+    ) -> Sequence[PendingRow]:
         number = find_head(db, model, incarnation).model
         rows = db.execute(
-            f"SELECT {_COLUMNS} FROM remembered WHERE model = ? ORDER BY key", (number,)
+            f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND key > ? ORDER BY key LIMIT ?",
+            (number, after, ROWS_AT_ONCE),
         )
         return [PendingRow(*row) for row in rows]
 
@@ -116,8 +138,11 @@ def store_rows(
 def _insert(db: Connection, model: int, rows: Sequence[PendingRow]) -> tuple[int, int]:
     """Insert rows under new keys; return the new number and bytes of waiting rows."""
     db.executemany(
-        f"INSERT INTO remembered (model, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-        [(model, row.key, row.body, row.default, row.time_ms, row.due_ms) for row in rows],
+        f"INSERT INTO remembered (model, {_COLUMNS}, state) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (model, row.key, row.body, row.default, row.time_ms, row.due_ms, _state_of(row))
+            for row in rows
+        ],
     )
     count, size = _sums(db, model)
     waiting = [row for row in rows if row.body]
@@ -148,23 +173,29 @@ def _expire(db: Connection, model: int, time_ms: int, limits: Limits) -> int:
     """Expire rows without a default label: their keys stay for as long again, then are deleted."""
     forgotten = db.execute(
         "DELETE FROM remembered WHERE rowid IN (SELECT rowid FROM remembered"
-        " WHERE model = ? AND due_ms <= ? AND length(body) = 0 LIMIT ?)",
-        (model, time_ms, EXPIRED_AT_ONCE),
+        " WHERE model = ? AND state = ? AND due_ms <= ? LIMIT ?)",
+        (model, State.EXPIRED, time_ms, EXPIRED_AT_ONCE),
     ).rowcount
     expired = db.execute(
-        f"SELECT rowid, {_SIZE} FROM remembered WHERE model = ? AND due_ms <= ?"
-        " AND length(default_label) = 0 AND length(body) > 0 LIMIT ?",
-        (model, time_ms, EXPIRED_AT_ONCE),
+        f"SELECT rowid, {_SIZE} FROM remembered"
+        " WHERE model = ? AND state = ? AND due_ms <= ? LIMIT ?",
+        (model, State.EXPIRES, time_ms, EXPIRED_AT_ONCE),
     ).fetchall()
     db.executemany(
-        "UPDATE remembered SET body = x'', due_ms = due_ms + ? WHERE rowid = ?",
-        [(round(limits.remember_s * 1000), rowid) for rowid, _ in expired],
+        "UPDATE remembered SET body = x'', due_ms = due_ms + ?, state = ? WHERE rowid = ?",
+        [(round(limits.remember_s * 1000), State.EXPIRED, rowid) for rowid, _ in expired],
     )
     if expired or forgotten:
         rows, size = _sums(db, model)
         gone = sum(size_of for _, size_of in expired)
         _set_sums(db, model, rows - len(expired), size - gone)
     return len(expired)
+
+
+def _state_of(row: PendingRow) -> State:
+    if not row.body:
+        return State.EXPIRED
+    return State.GETS_DEFAULT if row.default else State.EXPIRES
 
 
 def _due(row: NewPendingRow, time_ms: int, limits: Limits) -> int:

@@ -72,12 +72,12 @@ CREATE TABLE versions (
     digest TEXT NOT NULL, bytes INTEGER NOT NULL, created_ms INTEGER NOT NULL, note TEXT NOT NULL,
     PRIMARY KEY (model, name)
 ) WITHOUT ROWID;
--- rows that wait for their labels; an empty body: it has waited too long
+-- rows that wait for their labels; state: see pending_rows.State
 CREATE TABLE remembered (
     model INTEGER NOT NULL, key BLOB NOT NULL, body BLOB NOT NULL, default_label BLOB NOT NULL,
-    time_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL, UNIQUE (model, key)
+    time_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL, state INTEGER NOT NULL, UNIQUE (model, key)
 );
-CREATE INDEX remembered_by_due ON remembered (model, due_ms);
+CREATE INDEX remembered_by_due ON remembered (model, state, due_ms);
 -- how many with a body there are, and what they take
 CREATE TABLE remembered_sums (
     model INTEGER PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL

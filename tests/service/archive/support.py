@@ -107,7 +107,10 @@ async def everything(journal, model: str) -> dict:
         "entries": entries,
         "keys": keys,
         "cursors": (await journal.position(model)).cursors,
-        "waiting": list(await journal.kept_rows(*log_id)),
+        "waiting": sorted(
+            [row async for page in journal.kept_rows(*log_id) for row in page],
+            key=lambda row: row.key,
+        ),
         "snapshots": [result and (result.seq, result.chain, result.data) for result in snapshots],
         "copies": [(c, await journal.copy_get(*log_id, c.digest)) for c in copies],
         "uses": list(await journal.copy_uses(*log_id)),

@@ -38,6 +38,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.redis import archive_access as redis_access
 from dualstream.service.journal.redis.keys_and_values import MODELS, keys_of
+from dualstream.service.journal.sqlite import pending_rows as sqlite_rows
 from dualstream.service.settings import MAX_AUDIT_DAYS
 from tests.fuzzing import SCALE
 from tests.service.archive.support import (
@@ -212,9 +213,9 @@ def test_states_of_another_kind_of_machine_are_refused(stores):
 def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatch):
     """Between any two reads a label comes, a key, a snapshot, a version, and rows are served."""
     reads = (
-        *("get", "kept_rows", "position", "versions", "copy_uses", "copy_get", "read"),
-        *("snapshot_get", "known"),
+        *("get", "position", "versions", "copy_uses", "copy_get", "read", "snapshot_get", "known"),
     )
+    monkeypatch.setattr(sqlite_rows, "ROWS_AT_ONCE", 50)
 
     async def run() -> None:
         async with opened(*stores) as (source, target):
@@ -249,6 +250,15 @@ def test_a_write_during_the_dump_is_in_it_whole_or_not_at_all(stores, monkeypatc
                     return answer
 
                 monkeypatch.setattr(source, name, then_busy)
+            kept_rows = source.kept_rows
+
+            async def busy_pages(*args):
+                async for page in kept_rows(*args):
+                    yield page
+                    if not stopped:
+                        await busy()
+
+            monkeypatch.setattr(source, "kept_rows", busy_pages)
             stopped = False
             archive = await dumped(source, "m")
             stopped = True

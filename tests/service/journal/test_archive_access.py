@@ -57,7 +57,7 @@ async def test_staged_model_is_invisible_until_it_is_shown(journal):
     await journal.stage_keys(staged, keys[3:])
     row = NewPendingRow(b"\6late", b"row", b"", 60.0)
     await journal.remember(*staged, [row])
-    rows_ = await journal.kept_rows(*staged)
+    rows_ = [page async for page in journal.kept_rows(*staged)]
     for look in (journal.get(MODEL), journal.position(MODEL), journal.delete(MODEL)):
         with pytest.raises(UnknownModel):
             await look
@@ -71,7 +71,7 @@ async def test_staged_model_is_invisible_until_it_is_shown(journal):
     assert await taken(journal, record) == (entries, keys)
     assert (await journal.position(MODEL)) == (record, 0, {"a": "1", "b": "2"})
     assert await journal.cursor(MODEL, record.incarnation, "b") == "2"
-    assert await journal.kept_rows(MODEL, record.incarnation) == rows_
+    assert [page async for page in journal.kept_rows(MODEL, record.incarnation)] == rows_
     [waiting] = await journal.awaiting_labels()
     assert (waiting.model, waiting.incarnation, waiting.rows) == (MODEL, record.incarnation, 1)
     # Now it is no staged model any more
