@@ -87,7 +87,7 @@ def decay(x: float) -> float:
     """2^-x for x >= 0; 0 from 256 half-lives on."""
     if not x < _FAR:
         return 0.0
-    whole = np.int64(x)
+    whole = int(x)
     power: float = float_of((1023 - whole) << 52)
     return exp_of(-_LN2 * (x - whole)) * power
 
