@@ -3,18 +3,24 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import pytest
+import redis
 
 from dualstream.service.journal.record import Rows
 from dualstream.service.models import model as models
 from tests.history import Acknowledged, check_history
+from tests.redis_server import redis_or_skip
 from tests.service.api.wire import (
     Line,
     Paused,
     Server,
     answered,
     body_of,
+    comparable,
     put,
     request,
     run,
@@ -66,6 +72,15 @@ class Clients:
                 self._lines[value].close()
                 one.connection_lost(None)
         self._left = self._left.difference(values).union(leaving)
+
+    async def repeat(self) -> None:
+        """Send all values with keys and ids again. Each is acknowledged."""
+        values = [value for value in self._lines if has_key(value)]
+        for first in range(0, len(values), 150):
+            self.send(values[first : first + 150], [])
+            await self.answers()
+        answers = await self.answers()
+        assert all(answers[value].startswith(b"HTTP/1.1 200") for value in values)
 
     async def answers(self) -> dict[int, bytes]:
         """The answers to all values, but of clients that have left."""
@@ -125,13 +140,8 @@ def test_rows_of_failed_groups_are_journalled_once_or_not_at_all(store, timeout_
             assert kinds["learned"] > 100
             assert timeout_s or (kinds["refused"] and kinds["unknown"])
             del server.app._registry.journal.append  # the store works again
-            for first in range(1, value + 1, 150):
-                last = min(first + 149, value)
-                clients.send([one for one in range(first, last + 1) if has_key(one)], [])
-                await clients.answers()
-            again = await clients.check()
-            assert again["learned"] > kinds["learned"]
-            assert again["refused"] + again["unknown"] < kinds["refused"] + kinds["unknown"]
+            await clients.repeat()
+            assert (await clients.check())["learned"] >= kinds["learned"]
 
     run(main)
 
@@ -177,3 +187,67 @@ def test_groups_that_wait_for_a_hanging_append_end_after_the_timeout(store, firs
             assert (kinds["learned"], kinds["unknown"]) == (2, 4)
 
     run(main)
+
+
+async def fill_sqlite(server: Server) -> Callable[[], Awaitable[Any]]:
+    """Leave room for a few pages. Returns what makes room."""
+
+    async def limit(pages: int) -> int:
+        execute = f"PRAGMA max_page_count = {pages}"
+        journal = server.app._registry.journal
+        return (await journal._writer.run(lambda db: db.execute(execute).fetchone()))[0]
+
+    await limit(await limit(1) + 4)  # the limit is never below the present number
+    return partial(limit, 1 << 30)
+
+
+async def fill_redis(server: Server) -> Callable[[], Awaitable[Any]]:
+    """Leave no room. Returns what makes room."""
+
+    async def limit(size: int) -> None:
+        with redis.Redis.from_url(server.app._registry.settings.store) as store:
+            store.config_set("maxmemory", size)
+
+    await limit(1)
+    return partial(limit, 0)
+
+
+async def refused_by_asgi(server: Server) -> bytes:
+    """The ordinary answer of a full store."""
+    learn_by_asgi = request("POST", "/models/n/learn", b'{"x":{"1":1},"y":1}', [("x-unusual", "1")])
+    while True:
+        [answer] = await server.ask(learn_by_asgi)
+        if not answer.startswith(b"HTTP/1.1 200"):
+            return answer
+
+
+async def check_full_store(url: str, fill: Callable[[Server], Awaitable[Any]]) -> None:
+    """Each row gets the ordinary refusal, and is learned once when there is room again."""
+    async with serving(url) as server:
+        await server.ask(put("m", SPEC), put("n", SPEC))
+        clients = Clients(server)
+        clients.send([1, 2, 101, 102], [])
+        await clients.answers()
+        make_room = await fill(server)
+        for first in range(201, 1201, 50):
+            clients.send(list(range(first, first + 50)), [])
+            await clients.answers()
+        ordinary = comparable(await refused_by_asgi(server)).replace(b"/n/", b"/m/")
+        clients.send(list(range(1201, 1401)), [])
+        answers = (await clients.answers()).values()
+        assert ordinary in {comparable(answer) for answer in answers}
+        refused = await clients.check()
+        assert refused["refused"] > 400 and not refused["unknown"], refused
+        await make_room()
+        await clients.repeat()
+        clients.send(list(range(1401, 1501)), [])
+        assert (await clients.check())["learned"] >= refused["learned"] + 100
+
+
+def test_a_full_sqlite_store_refuses_rows_until_there_is_room(store):
+    run(lambda: check_full_store(store, fill_sqlite))
+
+
+def test_a_full_redis_refuses_rows_until_there_is_room():
+    with redis_or_skip() as store:
+        run(lambda: check_full_store(store.url, fill_redis))
