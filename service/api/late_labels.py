@@ -30,6 +30,7 @@ from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.late_labels import (
     Label,
     Labelled,
+    ServedRows,
     Wait,
     check_may_wait,
     learn_labels,
@@ -47,6 +48,7 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
+from dualstream.solvers import Batch
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
@@ -332,17 +334,22 @@ async def remember_rows(
     model: Model,
     parsed: ParsedRows,
     answered: Predicted | PredictedMany,
+    columns: Batch | None,
     wait: Wait,
 ) -> None:
     """Store the scored rows for their labels, before the answer is sent.
+
+    columns   the rows as the learner saw them, of a model whose columns depend on earlier rows
 
     Raises ModelChanged, TooManyPendingRows, JournalError.
     """
     assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
     scores = [of_all[index] for index in parsed.row_indices]
-    served = [math.nan if score is None else score for score in scores]
-    answered.remembered = await remember(journal, model, parsed.rows, served, answered.seq, wait)
+    # Rows without a served score have NaN, so that of a diverged model is infinite.
+    served = [math.inf if score is None else score for score in scores]
+    waiting = ServedRows(parsed.rows, served, answered.seq, columns)
+    answered.remembered = await remember(journal, model, waiting, wait)
 
 
 def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | None:

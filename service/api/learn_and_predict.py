@@ -78,6 +78,7 @@ from dualstream.service.models.versions import (
     LoadedVersions,
 )
 from dualstream.solvers import Batch
+from dualstream.solvers.protocols.learner import as_served
 from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
 from dualstream.wire.problem_json import Problem
@@ -313,9 +314,9 @@ class FastRoutes:
             parsed = await parse_rows_to_remember(model, head, body)
         _refuse_without_rows(parsed)
         await admit_rows(scope, parsed.count)
-        answered, headers = await self._score(model, parsed, query)
+        answered, headers, served = await self._score(model, parsed, query, wait is not None)
         if wait is not None:
-            await remember_rows(self._registry.journal, model, parsed, answered, wait)
+            await remember_rows(self._registry.journal, model, parsed, answered, served, wait)
         return _encode(answered), headers
 
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
@@ -329,26 +330,31 @@ class FastRoutes:
     async def predict_query(self, model_id: str, query: dict[str, str]) -> tuple[bytes, Headers]:
         """Predict the row of a query."""
         model = await self._model_at(model_id, query)
-        answered, headers = await self._score(model, queried_row(model, query), query)
+        answered, headers, _ = await self._score(model, queried_row(model, query), query)
         return _encode(answered), headers
 
-    async def _score(self, model: Model, parsed: ParsedRows, query: dict[str, str]) -> Any:
+    async def _score(
+        self, model: Model, parsed: ParsedRows, query: dict[str, str], remembers: bool = False
+    ) -> tuple[Any, Headers, Batch | None]:
+        """The answer, its headers, and of remembered rows the columns of their past."""
         batch = as_batch([parsed.rows])
         explains = read_flag(query, "explain")
         if explains:
             check_few(parsed.count)
         if "version" in query:
             version = await self._versions.get(model, self._registry.journal, query["version"])
-            answering = _answer_by_version(version, model, parsed, batch, explains)
+            answering = _answer_by_version(version, model, parsed, batch, explains, remembers)
         else:
-            answering = _answer(model, parsed, batch, explains)
+            answering = _answer(model, parsed, batch, explains, remembers)
         # Explaining reads scratch arrays of the learner, which must not be used again until then.
-        answered, seq, chain = await (run_to_completion(answering) if explains else answering)
+        answered, seq, chain, served = await (
+            run_to_completion(answering) if explains else answering
+        )
         age_s = None if "version" in query else model.stale_s
         self._telemetry.saw_predictions(model.record.id, len(batch))
         if age_s is not None:
             mark_stale(answered, age_s)
-        return answered, state_headers(seq, chain, age_s)
+        return answered, state_headers(seq, chain, age_s), served
 
     async def _model_at(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
@@ -359,28 +365,39 @@ class FastRoutes:
         return await self._registry.reach(model_id, min_seq)
 
 
+_Answer = tuple[Predicted | PredictedMany, int, str, Batch | None]
+"""Predictions, seq and chain of the state, and the rows with the columns of their past."""
+
+
 async def _answer(
-    model: Model, parsed: ParsedRows, batch: Batch, explains: bool
-) -> tuple[Predicted | PredictedMany, int, str]:
-    """Predictions by the current state, its seq and its chain."""
+    model: Model, parsed: ParsedRows, batch: Batch, explains: bool, remembers: bool
+) -> _Answer:
+    """Predictions by the current state."""
     replica = model.replica
     async with replica.serving():
         seq, chain = replica.seq, replica.chain
         answered = await scored(model, replica.learner, parsed, batch, seq)
         if explains:
             await add_explanations(model, replica.learner, parsed, batch, answered)
-        return answered, seq, chain
+        served = as_served(replica.learner, batch) if remembers else None
+        return answered, seq, chain, served
 
 
 async def _answer_by_version(
-    version: LoadedVersion, model: Model, parsed: ParsedRows, batch: Batch, explains: bool
-) -> tuple[Predicted | PredictedMany, int, str]:
+    version: LoadedVersion,
+    model: Model,
+    parsed: ParsedRows,
+    batch: Batch,
+    explains: bool,
+    remembers: bool,
+) -> _Answer:
     """As `_answer`, by a version."""
     async with version.lock:
         answered = await scored(model, version.learner, parsed, batch, version.seq)
         if explains:
             await add_explanations(model, version.learner, parsed, batch, answered)
-    return answered, version.seq, version.chain
+        served = as_served(version.learner, batch) if remembers else None
+        return answered, version.seq, version.chain, served
 
 
 def _check_method(scope: Scope, allowed: str) -> None:

@@ -21,6 +21,7 @@ from dualstream.service.codecs.row_schema import (
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader
 from dualstream.solvers.rows import class_names
+from dualstream.solvers.rows.columns.reader import ColumnRow
 from dualstream.solvers.rows.text.name_order import order_by_entries
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.text_values import nfc
@@ -61,6 +62,7 @@ class ListedRows(msgspec.Struct):
 
 
 Rows = ListedRows | Batch
+_NO_INPUTS: Mapping[int, float] = {}
 
 
 def as_batch(pieces: Sequence[Rows]) -> Batch:
@@ -112,14 +114,29 @@ def labels_and_classes(
     labels: Sequence[float | str] | np.ndarray,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels and classes of a Batch, from numbers or class texts."""
-    if len(labels) and isinstance(labels[0], str):
+    if len(labels) and (isinstance(labels[0], str) or labels[0] != labels[0]):
+        if {str} != set(map(type, labels)):  # some rows were observed
+            return _some_observed(labels)
         return class_names.class_indices([str(text) for text in labels])
     return np.asarray(labels, np.float64), ()
 
 
+def _some_observed(
+    labels: Sequence[float | str] | np.ndarray,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """As `labels_and_classes`, of rows whose label is NaN if they were observed."""
+    texts = [label for label in labels if isinstance(label, str)]
+    if not texts:
+        return np.asarray(labels, np.float64), ()
+    class_ids, classes = class_names.class_indices(texts)
+    column = np.full(len(labels), np.nan)
+    column[[isinstance(label, str) for label in labels]] = class_ids
+    return column, classes
+
+
 def without_rows(schema: RowSchema) -> ListedRows:
     """No rows, of the schema's width."""
-    return ListedRows([0], [], [], [], [], schema.dim)
+    return ListedRows([0], [], [], [], [], schema.inputs.row_width)
 
 
 def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
@@ -127,6 +144,21 @@ def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
     if isinstance(rows, Batch) and rows.classes:
         return [rows.classes[int(index)] for index in rows.labels.tolist()]
     return rows.labels
+
+
+def inputs_alone(schema: RowSchema, rows: ListedRows) -> ListedRows:
+    """What enters the past of these rows: their inputs and times, without label and weight."""
+    entering = without_rows(schema)
+    for row in range(len(rows)):
+        begin, end = rows.indptr[row : row + 2]
+        for at in range(begin, end):
+            if schema.enters(rows.indices[at]):
+                entering.indices.append(rows.indices[at])
+                entering.values.append(rows.values[at])
+        entering.indptr.append(len(entering.indices))
+    entering.labels = [Batch.UNLABELLED] * len(rows)
+    entering.weights = [0.0] * len(rows)
+    return entering
 
 
 class ParsedRows(msgspec.Struct):
@@ -217,6 +249,7 @@ class RowsBuilder:
         y: Label | None | UnsetType,
         weight: float | UnsetType = UNSET,
         id_: str | int | None | UnsetType = UNSET,
+        inputs: Mapping[int, float] = _NO_INPUTS,
     ) -> None:
         """Validate and add row `index` of the body. Raises BadRow, and adds nothing then."""
         schema, rows = self._schema, self._rows
@@ -231,6 +264,8 @@ class RowsBuilder:
         indices, values, names = schema.features(x)
         if len(indices) > self._max_nonzeros:
             raise BadRow("/x", too_many_nonzeros(len(indices), self._max_nonzeros))
+        if inputs:
+            schema.check_inputs(inputs)
         label = schema.label(y) if self._labelled else 0.0
         if weight != 1.0:
             schema.check_weight(weight)
@@ -245,6 +280,8 @@ class RowsBuilder:
         rows.labels.append(label)  # type: ignore[arg-type]
         rows.indices += indices
         rows.values += values
+        if inputs:
+            self._add_inputs(inputs)
         rows.indptr.append(len(rows.indices))
         self._row_indices.append(index)
 
@@ -261,6 +298,9 @@ class RowsBuilder:
         assert reader is not None
         try:
             read = reader.read(row)
+            if self._schema.observes:
+                self._add_observed(index, read)
+                return
             label = read.label if self._labelled else None
             if self._labelled:
                 label = self._flat_label(reader, label)
@@ -268,12 +308,35 @@ class RowsBuilder:
             if read.weight is not None:
                 self._schema.check_weight(read.weight)
                 weight = float(read.weight)
-            self.add(index, read.features, label, weight, read.id)
+            self.add(index, read.features, label, weight, read.id, read.inputs)
         except BadColumn as bad:
             raise BadRow(_pointer_in(row, reader, bad.column), bad.reason) from None
         except BadRow as bad:
             column = _column_of(reader, bad.pointer)
             raise BadRow(_pointer_in(row, reader, column), bad.reason) from None
+
+    def _add_observed(self, index: int, read: ColumnRow) -> None:
+        """Add a row that has inputs alone: without a label, and of weight 0."""
+        self._schema.check_inputs(read.inputs)
+        rows = self._rows
+        if read.id is not None:
+            rows.ids[len(rows)] = self._schema.id(read.id)
+        rows.weights.append(0.0)
+        rows.labels.append(Batch.UNLABELLED)  # type: ignore[arg-type]
+        if self._schema.ages:
+            indices, values, _ = self._schema.features(read.features)
+            entries = zip(indices, values, strict=True)
+            for at, value in [entry for entry in entries if entry[0] in self._schema.ages]:
+                rows.indices.append(at)
+                rows.values.append(value)
+        self._add_inputs(read.inputs)
+        rows.indptr.append(len(rows.indices))
+        self._row_indices.append(index)
+
+    def _add_inputs(self, inputs: Mapping[int, float]) -> None:
+        for at in sorted(inputs):
+            self._rows.indices.append(at)
+            self._rows.values.append(inputs[at])
 
     def _flat_label(self, reader: ColumnReader, label: Any) -> Label:
         if label is None:

@@ -169,7 +169,7 @@ class RowArrays:
             self.values[:nnz],
             labels,
             self.weights[:n],
-            self._schema.dim,
+            self._schema.inputs.row_width,
             classes,
         )
         return ParsedRows(

@@ -1,7 +1,9 @@
 """Row schema of a model: validates features, label, weight and id of a row against the spec."""
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
@@ -9,11 +11,14 @@ from typing import Any, NoReturn
 from unicodedata import is_normalized
 
 from dualstream.solvers import ColumnReader
+from dualstream.solvers.history.spec import column_names
 from dualstream.solvers.jit import Indices
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.class_names import class_text
+from dualstream.solvers.rows.columns.inputs import inputs_of
 from dualstream.solvers.rows.columns.plan import ColumnPlan, NoPlan
-from dualstream.solvers.rows.hashing import NameIndices, sorted_row
+from dualstream.solvers.rows.columns.spec import age_features
+from dualstream.solvers.rows.hashing import NameIndices, hash_names, sorted_row
 from dualstream.solvers.rows.text.index_table import IndexTable
 from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.problem_json import beginning, quoted
@@ -25,6 +30,8 @@ LONGEST_NAME = 1024
 """Maximum characters of a feature name, of a text value and of a class."""
 MAX_NAMES = 65_536
 """Maximum number of feature names of a model; a replica keeps the first ones."""
+MOST_AHEAD_S = 86_400.0
+"""How far in the future a time of a history may be, in seconds."""
 LONGEST_KEY = 255
 """Maximum UTF-8 bytes of an Idempotency-Key and of a sample's id."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -52,6 +59,12 @@ _BINARY: Mapping[Label, float] = {
 def _index_texts(width: int) -> dict[str, int]:
     """Text of an index (from 1) -> index (from 0). All models of a width share the dict."""
     return {str(index): index - 1 for index in range(1, width + 1)}
+
+
+def ages_of(spec: Mapping[str, Any]) -> frozenset[int]:
+    """Indices of the ages of a resolved specification."""
+    names = age_features(spec)
+    return frozenset(hash_names(names, spec["features"]["bits"]).tolist()) if names else frozenset()
 
 
 MAX_NONZEROS = 100_000
@@ -132,11 +145,19 @@ class RowSchema:
         self.limits = limits
         features = spec["features"]
         self.dim = intercept.width_of(features)
+        """Number of features; rows are wider by the inputs of a history."""
+        self.inputs = inputs_of(spec)
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"
         columns = spec.get("columns")
-        self.columns = None if columns is None else ColumnReader(columns, spec["crosses"])
+        self.ages = ages_of(spec)
+        """Indices of the features that are times, from which ages are computed."""
+        self.columns = None
+        if columns is not None:
+            history = spec.get("history")
+            computed = column_names(history, spec["task"]) if history else ()
+            self.columns = ColumnReader(columns, spec["crosses"], self.inputs, computed)
         """Reads flat rows; None for a model whose rows name their features `x`."""
         self._given_columns = None if columns is None else (columns, spec["crosses"])
         self._column_plan: ColumnPlan | None = None
@@ -146,10 +167,34 @@ class RowSchema:
         self._journalled: set[str] = set()
         self._names_may_be_lost_up_to = 0
         self._journalled_indices = IndexTable()
+        self.observes = False
+        """Are rows read for their inputs alone? See `observing`."""
         self._labels: Mapping[Label, float] = _BINARY
         if self.class_names:
             negative, positive = map(self.composed, self.class_names)
             self._labels = {negative: -1.0, positive: 1.0}
+
+    @property
+    def observing(self) -> "RowSchema":
+        """The schema of rows that enter the history alone: with ids, without features or labels."""
+        other = copy(self)
+        other.observes, other._column_plan = True, None
+        return other
+
+    def enters(self, index: int) -> bool:
+        """Does the past of later rows need this entry of a row?"""
+        return index >= self.dim or index in self.ages
+
+    def check_inputs(self, inputs: Mapping[int, float]) -> None:
+        """Raise BadRow for a time far in the future: later rows of its key would all be late."""
+        latest = time.time() + MOST_AHEAD_S
+        for name in self.inputs.times:
+            if inputs.get(self.inputs.index_of_time(name), 0.0) > latest:
+                reason = (
+                    f"the time in {quoted(name)} is more than a day ahead of the server's clock"
+                )
+                hint = "are these milliseconds, or another zone?"
+                raise BadRow(f"/x/{pointer_step(name)}", f"{reason}: {hint}")
 
     def composed(self, text: str) -> str:
         """A name or category as models store it: in NFC."""
@@ -232,6 +277,8 @@ class RowSchema:
     def column_plan(self) -> ColumnPlan | None:
         """The columns as kernels read them; None for those that kernels cannot read."""
         slots, columns = self._name_places, self._given_columns
+        if self.observes or self.inputs:
+            return None  # kernels read features alone
         if self._column_plan is None and columns is not None and slots is not None:
             try:
                 self._column_plan = ColumnPlan(*columns, slots.bits)

@@ -62,6 +62,7 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "curves": {"/models/{model_id}/curves": {"GET": PREDICT}},
     "export": {"/models/{model_id}/export": {"GET": PREDICT}},
     "guard": {"/models/{model_id}/resume": {"POST": ADMIN}},
+    "history": {"/models/{model_id}/observe": {"POST": LEARN}},
     "infer": {"/columns/infer": {"POST": ADMIN}},
     "members": {
         "/models/{model_id}/compare": {"GET": PREDICT},

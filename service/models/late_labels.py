@@ -2,15 +2,20 @@
 
 A prediction may store its rows next to the journal, with the served scores. A later label is
 journalled together with its row, under a key made of the sample's id. So it is learned once,
-whichever client sends it and however often. Waiting rows are not part of any state.
+whichever client sends it and however often. Waiting rows are not part of any state. If columns
+depend on earlier rows, the append that stores a row also journals that it has entered them, and the
+row is learned with the columns that it was served with.
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import NamedTuple
 
 from dualstream.service.codecs import ListedRows
+from dualstream.service.codecs.parsed_rows import inputs_alone
 from dualstream.service.concurrency import run_short_here
 from dualstream.service.journal.protocol import Journal, KeyEntry, NewPendingRow, Part, PendingRow
 from dualstream.service.journal.record import (
@@ -25,6 +30,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
 from dualstream.service.replica.requests import Receipt, Request
+from dualstream.solvers import Batch
 from dualstream.solvers.evaluation import late_label_scores
 from dualstream.wire.problem_json import Problem
 
@@ -105,26 +111,33 @@ def check_may_wait(model: Model) -> None:
         raise Problem(409, "cannot-remember", detail)
 
 
-async def remember(
-    journal: Journal, model: Model, rows: ListedRows, scores: Sequence[float], seq: int, wait: Wait
-) -> int:
-    """Store rows with ids and the scores that the state at `seq` served.
+class ServedRows(NamedTuple):
+    """Rows with ids, and what the state at `seq` made of them.
 
-    Returns the number of rows that wait now. The others have labels already.
-
-    Raises ModelChanged, TooManyPendingRows, and what the store raises.
+    columns  the rows as the learner saw them; None unless columns depend on earlier rows
     """
 
-    def encoded() -> list[NewPendingRow]:
+    rows: ListedRows
+    scores: Sequence[float]
+    seq: int
+    columns: Batch | None = None
+
+    def waiting(self, wait: Wait) -> list[NewPendingRow]:
+        """The rows as they are stored. With the columns as served, they keep their inputs."""
+        rows, seq = self.rows, self.seq
+        entries = (rows.indptr, rows.indices, rows.values)
+        if self.columns is not None:
+            entries = _with_inputs(self.columns, rows)
+        indptr, indices, values = entries
         return [
             NewPendingRow(
                 make_key(KeyKind.LABEL, rows.ids[row]),
                 encode_rows(
-                    rows.indptr[row : row + 2],
-                    rows.indices,
-                    rows.values,
+                    indptr[row : row + 2],
+                    indices,
+                    values,
                     weights=rows.weights[row : row + 1],
-                    served_scores=[scores[row]],
+                    served_scores=[self.scores[row]],
                     served_seqs=[seq],
                     names=rows.names_of(row, row + 1),
                 ),
@@ -134,8 +147,51 @@ async def remember(
             for row in range(len(rows))
         ]
 
-    waiting = await run_short_here(len(rows) <= INLINE_ROWS, encoded)
-    return await journal.remember(model.record.id, model.record.incarnation, waiting)
+
+def _with_inputs(columns: Batch, rows: ListedRows) -> tuple[list[int], list[int], list[float]]:
+    """Entries of `columns`, each row followed by the inputs of the same row in `rows`."""
+    pointers, all_indices, all_values = (
+        columns.indptr.tolist(), columns.indices.tolist(), columns.values.tolist()
+    )  # fmt: skip
+    indptr, indices, values = [0], list[int](), list[float]()
+    for row in range(len(rows)):
+        begin, end = pointers[row : row + 2]
+        indices += all_indices[begin:end]
+        values += all_values[begin:end]
+        begin, end = rows.indptr[row : row + 2]
+        first = bisect_left(rows.indices, columns.dim, begin, end)
+        indices += rows.indices[first:end]
+        values += rows.values[first:end]
+        indptr.append(len(indices))
+    return indptr, indices, values
+
+
+async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wait) -> int:
+    """Store rows that were served.
+
+    Returns the number of rows that wait now. The others have labels already. Rows of a model whose
+    columns depend on earlier rows are observed in the same step; one that waits already, or has its
+    label, is neither observed nor stored again.
+
+    Raises ModelChanged, TooManyPendingRows, and what the store raises.
+    """
+    is_short = len(served.rows) <= INLINE_ROWS
+    if served.columns is None:
+        waiting = await run_short_here(is_short, served.waiting, wait)
+        return await journal.remember(model.record.id, model.record.incarnation, waiting)
+    entering = inputs_alone(model.row_schema, served.rows)
+    request = await run_short_here(is_short, _observing, entering, served.waiting(wait))
+    receipt = await model.submit(request)
+    return receipt.placed.count
+
+
+def _observing(entering: ListedRows, waiting: Sequence[NewPendingRow]) -> Request:
+    """A request that journals what enters of each row, and stores the row for its label."""
+    parts = []
+    for row, pending in enumerate(waiting):
+        body = encode_rows(entering.indptr[row : row + 2], entering.indices, entering.values)
+        parts.append(Part(body, 1, pending.key, pending=pending))
+    return Request(parts, entering)
 
 
 async def learn_labels(
@@ -161,7 +217,7 @@ async def learn_labels(
         if not rows and (key is None or not labelled.duplicates):
             return labelled
         # If all labels are known, journal the key alone: another request must not use it.
-        arguments = (model.row_schema.dim, labelled.found, rows, key, fingerprint)
+        arguments = (model.row_schema.inputs.row_width, labelled.found, rows, key, fingerprint)
         request = await run_short_here(is_short, request_of, *arguments)
         labelled.receipt = await model.submit(request)
         positions = labelled.receipt.placed
@@ -242,7 +298,7 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
             Label(index, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
             for index, row in enumerate(due)
         ]
-        return request_of(model.row_schema.dim, labels, [_row_of(row) for row in due])
+        return request_of(model.row_schema.inputs.row_width, labels, [_row_of(row) for row in due])
 
     return await model.submit(await run_short_here(len(due) <= INLINE_ROWS, request))
 

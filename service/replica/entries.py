@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from dualstream.service.codecs import labels_and_classes
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.journal.record import (
@@ -123,8 +125,11 @@ def _named_before(
 
 def as_batch(rows: Rows, dim: int) -> Batch:
     """Convert journalled rows to a learner's batch."""
+    if rows.labels is None:  # observed
+        labels, weights = np.full(len(rows), np.nan), np.zeros(len(rows))
+        columns = (rows.indptr, rows.indices, rows.values, labels, weights)
+        return Batch.of_columns(*columns, dim)
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
-    assert rows.labels is not None  # only rows that wait for a label have none
     labels, classes = labels_and_classes(rows.labels)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
     return Batch.of_columns(*columns, dim, classes, rows.served_scores)

@@ -365,6 +365,8 @@ class Replica(ViewedState):
         for on_learned in self.parts.on_learned:
             on_learned(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
+        if outcome.observed is not None:
+            self.rejected -= int(np.count_nonzero(outcome.observed))
         return outcome
 
     def _set_position(self, seq: int, chain: str) -> None:

@@ -76,12 +76,13 @@ class Request(msgspec.Struct):
             if rows.ids:
                 return cls(list(_parts(rows, key, fingerprint, is_whole)), rows, key, rows.names)
             names = rows.names
+        observed = _are_observed(rows)
         body = encode_rows(
             rows.indptr,
             rows.indices,
             rows.values,
-            class_texts(rows),
-            weights=rows.weights,
+            None if observed else class_texts(rows),
+            weights=None if observed else rows.weights,
             names=names,
             key=key,
             fingerprint=fingerprint,
@@ -96,6 +97,8 @@ def _parts(
     if key is not None and 0 in rows.ids:
         yield Part(encode_opening(key, fingerprint), 0, key, fingerprint, whole=is_whole)
     first = 0
+    observed = _are_observed(rows)
+    kind = KeyKind.OBSERVED if observed else KeyKind.SAMPLE
     own: bytes | None
     mark: bytes | None
     while first < len(rows):
@@ -106,14 +109,14 @@ def _parts(
             rows.indptr[first : stop + 1],
             rows.indices,
             rows.values,
-            rows.labels[first:stop],
+            None if observed else rows.labels[first:stop],
         )
         more: dict[str, Any] = {
-            "weights": rows.weights[first:stop],
+            "weights": None if observed else rows.weights[first:stop],
             "names": rows.names_of(first, stop),
         }
         if id_ is not None:
-            own = make_key(KeyKind.SAMPLE, id_)
+            own = make_key(kind, id_)
             continues = key is not None
             body, mark = encode_sample(*columns, **more, key=own, continues=continues)
         else:
@@ -126,6 +129,11 @@ def _parts(
         belongs = continues or (is_whole and first > 0)
         yield Part(body, stop - first, own, mark, belongs, is_whole and not belongs)
         first = stop
+
+
+def _are_observed(rows: Rows) -> bool:
+    """Have the rows of a request no labels? All have one, or none."""
+    return len(rows) > 0 and rows.labels[0] != rows.labels[0]
 
 
 def requested_by(order: Order, arrays: Arrays | None = None) -> bytes:
@@ -284,7 +292,11 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[PartPositio
             for begin, part, _ in kept:
                 rows.append(batch[begin : begin + part.count])
                 names += request.rows.names_of(begin, begin + part.count)
-        ids = [(place.first_seq, part.key) for _, part, place in kept if part.key is not None]
+        ids = [
+            (place.first_seq, part.key)
+            for _, part, place in kept
+            if part.key is not None and part.pending is None
+        ]
         named += [(seq, key) for seq, key in ids if names_a_row(key)]
         if request.key is not None and not is_left(places[0]):
             count = sum(part.count for _, part, _ in kept)

@@ -40,9 +40,11 @@ from dualstream.solvers import (
     make_progressive,
     numeric_identity,
 )
+from dualstream.solvers.history.spec import column_names
 from dualstream.solvers.protocols import checksummed_state
 from dualstream.solvers.protocols.state_numbers import check_arrays
-from dualstream.solvers.rows import intercept
+from dualstream.solvers.rows.columns.inputs import row_width
+from dualstream.solvers.rows.hashing import hash_names
 
 NO_PREFIX = "."
 """Key of the arrays whose names have no prefix."""
@@ -256,7 +258,7 @@ class PositionedState:
         self.incarnation = record.incarnation
         check_spec(record)
         self.spec = fixed_spec(bytes(record.spec) if spec is None else spec)
-        self.dim = intercept.width_of(self.spec["features"])
+        self.dim = row_width(self.spec)
         self.make_parts = make_parts
         self._kept_answers = kept_answers
         self.lineage = Lineage()
@@ -290,6 +292,10 @@ class PositionedState:
         self.control_outcomes = ControlOutcomes(self._kept_answers)
         self.restored_seq = 0
         self._begin_at(0, first_chain(self.incarnation))
+        if self.spec.get("history"):
+            names = column_names(self.spec["history"], self.spec["task"])
+            indices = hash_names(names, self.spec["features"]["bits"]).tolist()
+            self.keep_names([(0, list(zip(indices, names, strict=True)))])
 
     def use_state(self, state: ModelState) -> None:
         self.learner = state.learner

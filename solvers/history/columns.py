@@ -13,12 +13,13 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.history import kernels as k
 from dualstream.solvers.history.spec import CLASSES, group_columns
-from dualstream.solvers.history.tables import Layout, RowInputs, aligned_zeros, is_of_class
+from dualstream.solvers.history.tables import Layout, aligned_zeros, is_of_class
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import class_label, names_of, names_state
+from dualstream.solvers.rows.columns.inputs import Inputs
 from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.rows.scalar import CACHED
 
@@ -46,7 +47,7 @@ class HistoryColumns:
     """
 
     def __init__(
-        self, groups: Sequence[Mapping[str, Any]], inputs: RowInputs, bits: int, task: str
+        self, groups: Sequence[Mapping[str, Any]], inputs: Inputs, bits: int, task: str
     ) -> None:
         self._groups, self._bits, self._task = groups, bits, task
         self._row_width, self._width = inputs.row_width, inputs.width

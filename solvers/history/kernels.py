@@ -30,6 +30,7 @@ from dualstream.solvers.jit import (
     RO_I8_2D,
     kernel,
 )
+from dualstream.solvers.rows.columns.inputs import ZERO
 from dualstream.solvers.rows.scalar import clip, exp_of, float_of, log_of, prefetch
 from dualstream.solvers.rows.text.tokens import LARGEST
 
@@ -66,8 +67,6 @@ RING = 32
 AHEAD = 8
 """Rows from a prefetch to the use of what it loads."""
 
-ZERO = 1e-300
-"""A value of at most this size is 0: rows store no zeros."""
 NONE = -1e300
 """Stands for a time or label that is not known; below any number of a row."""
 _TINY = 1e-60

@@ -92,6 +92,11 @@ def group_columns(group: Mapping[str, Any]) -> list[HistoryColumn]:
     return columns
 
 
+def group_name(group: Mapping[str, Any]) -> str:
+    """How a resolved group is named in metrics: as its columns begin."""
+    return "*".join(group["by"]) or group["of"] or group["time"]
+
+
 def column_names(groups: Iterable[Mapping[str, Any]], task: str) -> list[str]:
     """Names of all columns but those of single classes, which end with `=CLASS`."""
     columns = [column for group in groups for column in group_columns(group)]

@@ -1,7 +1,7 @@
 """Layout of the tables of history groups: the arrays that the kernel reads, and their sizes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,28 +15,17 @@ from dualstream.solvers.history.spec import (
     slots_of,
 )
 from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.rows.columns.inputs import Inputs
 
 _BITS = dict(zip(STATS, (1 << bit for bit in range(len(STATS))), strict=True))
 _LINE = 8
 """Numbers of a cache line."""
 
 
-class RowInputs(Protocol):
-    """Where the inputs of a row are; see rows/columns/inputs.py."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def row_width(self) -> int: ...
-    def index_of_key(self, name: str) -> int: ...
-    def index_of_time(self, name: str) -> int: ...
-    def index_of_value(self, name: str) -> int: ...
-
-
 class Layout:
     """Arrays of the kernel that follow from the specification, and sizes of those of the state."""
 
-    def __init__(self, groups: Sequence[Mapping[str, Any]], inputs: RowInputs, task: str) -> None:
+    def __init__(self, groups: Sequence[Mapping[str, Any]], inputs: Inputs, task: str) -> None:
         self.classes = CLASSES if task == "multiclass" else 1
         most = max(len(group["half_life"]) for group in groups)
         self.groups: Ints = np.zeros((len(groups), k.GROUP_FIELDS), np.int64)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,11 @@ class Outcome:
     relearned: int = 0
     """First rows of the outcome after which the learner started again, with sound numbers instead
     of broken ones; mostly 0. Metrics start again, too: the model did not learn what was sent."""
+    observed: Flags | None = None
+    """Whether a row without a label has entered a history; such rows count as rejected, too. None
+    if no row was observed."""
+    columns: Batch | None = None
+    """The rows with the columns of their history, as the learner behind it received them."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -59,6 +64,8 @@ class Outcome:
             None if log_losses is None else log_losses[rows],
             None if set_aside is None else set_aside[rows],
             self.relearned and max(0, self.relearned - rows.indices(len(self))[0]),
+            None if self.observed is None else self.observed[rows],
+            None if self.columns is None else self.columns[rows],
         )
 
     @classmethod
@@ -80,8 +87,9 @@ class Outcome:
             np.concatenate(predicted) if predicted else None,
             outcomes[-1].classes,
             np.concatenate(log_losses) if log_losses else None,
-            _set_aside(outcomes),
+            _joined_flags([o.set_aside for o in outcomes], outcomes),
             relearned,
+            _joined_flags([o.observed for o in outcomes], outcomes),
         )
 
     @classmethod
@@ -102,13 +110,13 @@ class Outcome:
         )
 
 
-def _set_aside(outcomes: Sequence[Outcome]) -> Flags | None:
-    """The `set_aside` column of consecutive batches; None if no row was skipped."""
-    if all(o.set_aside is None for o in outcomes):
+def _joined_flags(flags: Sequence[Flags | None], outcomes: Sequence[Outcome]) -> Flags | None:
+    """A column of flags of consecutive batches; None if no batch has it."""
+    if all(one is None for one in flags):
         return None
-    return np.concatenate(
-        [np.zeros(len(o), np.bool_) if o.set_aside is None else o.set_aside for o in outcomes]
-    )
+    lengths = map(len, outcomes)
+    pairs = zip(flags, lengths, strict=True)
+    return np.concatenate([np.zeros(n, np.bool_) if one is None else one for one, n in pairs])
 
 
 class Learner(Protocol):
@@ -167,6 +175,15 @@ def has_long_row(learner: Any, rows: int) -> bool:
     """
     ask = getattr(learner, "has_long_row", None)
     return ask is not None and bool(ask(rows))
+
+
+def as_served(learner: Any, batch: Batch) -> Batch | None:
+    """Rows with the columns that are computed from earlier rows, as the learner would score them.
+
+    Asks the learner's method of this name; None if no column depends on earlier rows.
+    """
+    ask = getattr(learner, "as_served", None)
+    return None if ask is None else cast(Batch, ask(batch))
 
 
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:

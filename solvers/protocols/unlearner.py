@@ -50,6 +50,8 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
         )
     if spec["map"] is not None and spec["map"]["kind"] == "nystroem":
         return "the map 'nystroem' is made of rows"
+    if spec.get("history"):
+        return "later rows have columns of the history that the row has entered"
     if age_features(spec):
         return "the newest time, from which an `age` is measured, may be that of the row"
     if spec["norm"] == "running":

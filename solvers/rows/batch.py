@@ -410,7 +410,7 @@ def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
     classes = batches[0].classes
     if all(batch.classes == classes for batch in batches):
         return np.concatenate([batch.labels for batch in batches]), classes
-    if not all(batch.classes for batch in batches):
+    if not all(batch.classes or np.isnan(batch.labels).all() for batch in batches):
         raise ShapeMismatch("cannot concatenate batches with classes and batches without")
     class_index: dict[str, int] = {}
     columns = []
@@ -418,7 +418,7 @@ def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
         moved = [class_index.setdefault(name, len(class_index)) for name in batch.classes]
         missing = np.isnan(batch.labels)
         at = np.where(missing, 0.0, batch.labels).astype(np.int64)
-        columns.append(np.where(missing, np.nan, np.array(moved, np.float64)[at]))
+        columns.append(np.where(missing, np.nan, np.array(moved or [0], np.float64)[at]))
     return np.concatenate(columns), tuple(class_index)
 
 

@@ -11,7 +11,7 @@ from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.portfolio.presets import shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory
 from dualstream.solvers.protocols.learner import Learner
-from dualstream.solvers.rows.columns.spec import age_features
+from dualstream.solvers.rows.columns.inputs import depends_on_past
 from dualstream.solvers.spec.algorithms import ALGORITHMS, Algorithm
 from dualstream.solvers.spec.validate import resolve_model, resolve_spec
 from dualstream.solvers.spec_cache import FixedSpec, derived_once
@@ -35,9 +35,9 @@ def _maker(spec: Mapping[str, Any]) -> Callable[[], Learner]:
     if resolved["algorithm"] in _RESTARTING:
         module = importlib.import_module("dualstream.solvers.features.first_rows")
         make = partial(module.make_restarting, resolved, make)
-    if age_features(resolved):
-        module = importlib.import_module("dualstream.solvers.features.ages")
-        make = partial(module.make_aged, resolved, make)
+    if depends_on_past(resolved):
+        module = importlib.import_module("dualstream.solvers.history.learner")
+        make = partial(module.make_with_past, resolved, make)
     return make
 
 
@@ -86,8 +86,8 @@ def warm(*algorithms: str) -> int:
         _load(ALGORITHMS[name])
     for name in (
         "dualstream.solvers.evaluation.class_progressive",
-        "dualstream.solvers.features.ages",
         "dualstream.solvers.features.build",
+        "dualstream.solvers.history.learner",
         "dualstream.solvers.profile",
         "dualstream.solvers.evaluation.guard.monitor",
         "dualstream.solvers.portfolio.classes",

@@ -33,7 +33,8 @@ class Profile(StatePart):
         self.columns.add_names(names, since, seq)
 
     def on_learned(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
-        self.columns.count(batch, outcome, first_seq)
+        rows = batch if outcome.columns is None else outcome.columns
+        self.columns.count(rows, outcome, first_seq)
 
     def on_reached(self, seq: int) -> None:
         self.columns.reach(seq)

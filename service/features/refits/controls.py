@@ -20,12 +20,12 @@ class Refit(Order, frozen=True, omit_defaults=True):
     seq: int
     method: str
     records: int | None = None
-    """For weights: rows that the state at `seq` had learned or rejected."""
+    """For weights: rows that the state at `seq` had learned, rejected or observed."""
 
 
 def records_of(subject: PositionedState) -> int:
-    """Number of rows that the state has learned or rejected."""
-    return subject.learner.samples + subject.rejected
+    """Number of rows that the state has learned, rejected or observed."""
+    return subject.learner.samples + subject.rejected + getattr(subject.learner, "observed", 0)
 
 
 def _refit(subject: PositionedState, order: Refit, arrays: Arrays) -> int | None:

@@ -11,7 +11,8 @@ the bytes identifies the rows.
       u16 | u32 bytes of the whole part, the checksum included (u32 when wide)
       u8 | u32  count of records (u32 when wide); 1 in a control
       key           when flagged: u16 bytes of what follows; u8 kind (1 request, 2 chunk,
-                    3 sample id, 4 label, 5 refit, 6 pause), the key itself
+                    3 sample id, 4 label, 5 refit, 6 pause, 7 id of an observed row),
+                  the key itself
       fingerprint   when flagged: 16 bytes
       content       the columns of `count` rows, or a control, or nothing when count is 0
       u32       CRC32C of all bytes before it
@@ -108,6 +109,7 @@ class KeyKind(IntEnum):
     LABEL = 4
     REFIT = 5
     PAUSE = 6
+    OBSERVED = 7
 
 
 KEY_KINDS = frozenset(int(kind) for kind in KeyKind)
@@ -144,7 +146,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     """Rows in CSR layout; columns that are not present are None.
 
     indptr  (n + 1,) int64, from 0   indices (nnz,) int32, from 0   values (nnz,) float64
-    labels  (n,) float64, or n class texts
+    labels  (n,) float64, or n class texts; None for observed rows
     weights (n,) float64; None if all are 1
     ids     n texts, empty for rows without an id
     served_scores (n,) float64       served_seqs (n,) int64

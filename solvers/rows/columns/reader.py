@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
+from dualstream.solvers.rows.columns.inputs import ZERO, Inputs, key_number
 from dualstream.solvers.rows.columns.spec import (
     AGE,
     MAX_COLUMNS,
@@ -42,6 +43,7 @@ from dualstream.solvers.rows.columns.values import (
     seconds_of,
     whole,
 )
+from dualstream.solvers.rows.text.tokens import LARGEST
 from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
 
@@ -64,15 +66,29 @@ class ColumnRow:
     label: Any
     weight: float | int | None
     id: str | int | None
+    inputs: dict[int, float]
+    """Inputs of the history by their index in the row."""
 
 
 _Handler = Callable[["_Row", str, Any], None]
+_Input = Callable[[str, Any], float]
+"""An input of the history, from the name and the value of a column."""
 
 
 class ColumnReader:
-    """Reads flat rows by the resolved fields `columns` and `crosses` of a specification."""
+    """Reads flat rows by the resolved fields `columns` and `crosses` of a specification.
 
-    def __init__(self, columns: Mapping[str, Any], crosses: list[Any]) -> None:
+    inputs     of its history
+    computed   names of the columns of the history, which no row may have
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        crosses: list[Any],
+        inputs: Inputs | None = None,
+        computed: Sequence[str] = (),
+    ) -> None:
         self.label: str = columns["label"]
         self.id: str | None = columns["id"]
         self.weight: str | None = columns["weight"]
@@ -91,6 +107,8 @@ class ColumnReader:
         self._crossed = {name for some in self._crosses.values() for one in some for name in one}
         self._handlers: dict[str, _Handler | None] = {}
         """What reads a column; None for an ignored one."""
+        self._computed = frozenset(computed)
+        self._inputs = {} if inputs is None else self._inputs_by_column(inputs)
         declared = (*self._types, *self._roles)
         self._has_explicit = "x" not in self._ignored and not any(
             name == "x" or name.startswith("x.") for name in declared
@@ -128,6 +146,7 @@ class ColumnReader:
             None if self._is_none(label) else label,
             None if self._is_none(weight) else as_number(self.weight or "weight", weight),
             None if self._is_none(id_) else self._id(id_),
+            read.inputs,
         )
 
     def _beside_x(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,6 +278,9 @@ class ColumnReader:
     def _handler_of(self, name: str) -> _Handler | None:
         """What reads a column, found once for each name."""
         self.check_names([name])
+        if name in self._computed:
+            reason = "is computed from the history: leave it out of the row"
+            raise BadColumn(name, f"column {quoted(name)} {reason}")
         kind = self._types.get(name)
         handler: _Handler | None
         if kind is not None:
@@ -270,10 +292,24 @@ class ColumnReader:
             raise BadColumn(name, f"there is no column {quoted(name)}; the columns are {names}")
         else:
             handler = _add_inferred
+        if name in self._inputs:
+            handler = _with_inputs(handler, self._inputs[name])
         if len(self._handlers) >= _MAX_HANDLERS:
             self._handlers.clear()
         self._handlers[name] = handler
         return handler
+
+    def _inputs_by_column(self, inputs: Inputs) -> dict[str, list[tuple[int, _Input]]]:
+        """Index in the row, and function of the value, of each input that a column gives."""
+        by_column: dict[str, list[tuple[int, _Input]]] = {}
+        for name in inputs.keys:
+            key = _KEYS[name_of(self._types[name])]
+            by_column.setdefault(name, []).append((inputs.index_of_key(name), key))
+        for name in inputs.times:
+            by_column.setdefault(name, []).append((inputs.index_of_time(name), _time_input))
+        for name in inputs.values:
+            by_column.setdefault(name, []).append((inputs.index_of_value(name), _value_input))
+        return by_column
 
     def type_of(self, name: str) -> Any:
         """The declared type of a column: a name, or an object with `kind`."""
@@ -332,11 +368,12 @@ class _TextsAndNumbers:
 class _Row:
     """A row as it is read."""
 
-    __slots__ = ("features", "seen", "roles", "categories", "crossed", "reader")
+    __slots__ = ("features", "inputs", "seen", "roles", "categories", "crossed", "reader")
 
     def __init__(self, reader: ColumnReader) -> None:
         self.reader = reader
         self.features: Features = {}
+        self.inputs: dict[int, float] = {}
         self.seen: set[str] = set()
         self.roles: dict[str, Any] = {}
         self.crossed = 0
@@ -454,6 +491,51 @@ _HANDLERS: Mapping[str, _Handler | None] = {
     "time": _add_time,
     "ignore": None,
 }
+
+
+def _with_inputs(handler: _Handler | None, inputs: Sequence[tuple[int, _Input]]) -> _Handler:
+    """What reads a column that gives features, if it is not ignored, and inputs."""
+
+    def read(row: _Row, name: str, value: Any) -> None:
+        if handler is not None:
+            handler(row, name, value)
+        for index, of in inputs:
+            row.inputs[index] = of(name, value)
+
+    return read
+
+
+def _key_of_category(name: str, value: Any) -> float:
+    return key_number(as_category(name, value))
+
+
+def _key_of_number(name: str, value: Any) -> float:
+    return key_number(as_category(name, as_number(name, value)))
+
+
+def _key_of_boolean(name: str, value: Any) -> float:
+    return key_number("true" if as_boolean(name, value) else "false")
+
+
+_KEYS: Mapping[str, _Input] = {
+    "category": _key_of_category,
+    "ignore": _key_of_category,
+    "number": _key_of_number,
+    "boolean": _key_of_boolean,
+}
+"""Keys of a history by the type of their column."""
+
+
+def _time_input(name: str, value: Any) -> float:
+    return seconds_of(as_time(name, value))
+
+
+def _value_input(name: str, value: Any) -> float:
+    number = as_number(name, value)
+    if not -LARGEST <= number <= LARGEST:
+        reason = f"column {quoted(name)} must be in [-1e100, 1e100], got {quoted(number)}"
+        raise BadColumn(name, reason)
+    return float(number) if abs(number) > ZERO else ZERO
 
 
 def _twice(column: str, feature: str) -> BadColumn:

@@ -170,6 +170,22 @@ def hash_bytes(text: RO_U1, length: int) -> int:
 
 
 @kernel
+def hash_key(text: RO_U1, start: int, end: int) -> float:
+    """A number from 1 to 2^53 of the bytes start:end of `text`, for keys of a history.
+
+    FNV-1a of 64 bits (Fowler, Noll and Vo), mixed by the finaliser of splitmix64 (Steele, Lea and
+    Flood, 2014), whose upper 53 bits a float64 holds.
+    """
+    h: Any = np.uint64(0xCBF29CE484222325)
+    for p in range(start, end):
+        h = (h ^ np.uint64(text[p])) * np.uint64(0x100000001B3)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    h = (h ^ (h >> np.uint64(31))) >> np.uint64(11)
+    return float(np.int64(h) + 1)
+
+
+@kernel
 def slot_of(table: RO_I4, index: int) -> int:
     """Slot of `index` in an open-addressing table, or its free slot.
 

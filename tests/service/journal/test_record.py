@@ -398,7 +398,7 @@ KEYED = encode_rows([0, 1], [3], key=make_key(KeyKind.SAMPLE, "a"))[:-4]
         (PLAIN, 2, 0x3 << 4 | PLAIN[2] & 0xF, "kind 3"),
         (PLAIN, 3, 0x1, "labels of kind 5"),
         (PLAIN, 3, 0x6, "kind 3"),
-        (KEYED, 9, 7, "key kind 7"),
+        (KEYED, 9, 8, "key kind 8"),
     ],
 )
 def test_what_is_not_known_is_named(body, at, value, names):

@@ -120,19 +120,35 @@ def test_batch_equals_rows_and_restored_learner_continues(name):
     assert as_bytes(whole.state()) == as_bytes(single.state())
 
 
-@pytest.mark.parametrize("count", [1, 7, N])
-def test_rejected_rows_do_not_move_the_newest_time(count):
-    bad = [20, 21, 60, N - 1]
-    inputs = stream("regression", bad=bad)
-    learner, without = make_learner(spec_of("regression")), make_learner(spec_of("regression"))
+def test_rejected_rows_have_moved_the_newest_time():
+    inputs = stream("regression", bad=[20])
+    learner = make_learner(spec_of("regression"))
     learner.learn(batch_of([{SPIKE: 1e60}], 1 << BITS, [1e80]))
-    without.restore(learner.state())
     # The square of a score of a spike overflows now.
-    outcomes = [learner.learn(inputs[at : at + count]) for at in range(0, N, count)]
-    rejected = np.concatenate([one.rejected for one in outcomes])
-    assert np.flatnonzero(rejected).tolist() == bad
-    without.learn(inputs.take(np.flatnonzero(~rejected)))
-    assert as_bytes(learner.state()) == as_bytes(without.state())
+    assert learner.learn(inputs[20:21]).rejected.all()
+    moved = rows_of(inputs)[20]
+    newest = [moved.get(j, -1e300) for j in sorted((AT, SEEN))]
+    assert learner.state()["ages.newest"].tolist() == newest
+    expected = with_ages(inputs[21:22], dict(zip(sorted((AT, SEEN)), newest, strict=True)))
+    assert rows_of(learner.as_served(inputs[21:22])) == rows_of(expected)
+
+
+def test_an_observed_row_moves_the_newest_time_and_a_late_label_does_not():
+    learner, plain = make_learner(spec_of("sgd")), make_learner(spec_of("sgd", {}))
+    observed = batch_of([{AT: 5000.0}], 1 << BITS, [np.nan], np.zeros(1))
+    outcome = learner.learn(observed)
+    assert outcome.observed.tolist() == outcome.rejected.tolist() == [True]
+    assert (learner.samples, learner.observed) == (0, 1)
+    row = batch_of([{AT: 4000.0}], 1 << BITS, [1.0])
+    served = learner.as_served(row)
+    assert rows_of(served) == [{AT: math.log(1001.0)}]
+    late = Batch(*(getattr(served, name) for name in ("indptr", "indices", "values")),
+                 np.array([1.0]), np.ones(1), 1 << BITS, (), np.array([0.25]))  # fmt: skip
+    learner.learn(batch_of([{AT: 9000.0}], 1 << BITS, [np.nan], np.zeros(1)))
+    learner.learn(late)
+    plain.learn(served.with_labels([1.0]))
+    assert learner.weights.tobytes() == plain.weights.tobytes()
+    assert learner.state()["ages.newest"].max() == 9000.0
 
 
 @pytest.mark.parametrize("name", ["sgd", "dual_ascent"])

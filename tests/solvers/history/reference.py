@@ -1,7 +1,6 @@
 """History columns by dictionaries in plain Python, with the operations of the kernels in order."""
 
 import math
-from typing import NamedTuple
 
 from dualstream.solvers.history.kernels import decay_of
 from dualstream.solvers.history.spec import half_life_seconds
@@ -184,29 +183,3 @@ def merged(entries, features, columns):
             if row[j] == 0.0:
                 del row[j]
     return row
-
-
-ZERO = 1e-300
-"""Stands for the number 0 in a row."""
-
-
-class Inputs(NamedTuple):
-    """Columns whose values are the last entries of a row."""
-
-    width: int
-    keys: tuple
-    times: tuple
-    values: tuple
-
-    @property
-    def row_width(self):
-        return self.width + len(self.keys) + len(self.times) + len(self.values)
-
-    def index_of_key(self, name):
-        return self.width + self.keys.index(name)
-
-    def index_of_time(self, name):
-        return self.width + len(self.keys) + self.times.index(name)
-
-    def index_of_value(self, name):
-        return self.width + len(self.keys) + len(self.times) + self.values.index(name)
