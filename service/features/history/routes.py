@@ -26,7 +26,7 @@ from dualstream.service.models.sources import learn_batch
 from dualstream.service.replica.requests import Receipt
 from dualstream.wire.problem_json import Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned, SourceNext
-from dualstream.wire.sources import Source
+from dualstream.wire.sources import HEADER, Source
 
 router = APIRouter(prefix="/models/{model_id}", tags=["history"])
 
@@ -40,10 +40,18 @@ router = APIRouter(prefix="/models/{model_id}", tags=["history"])
         429: {"description": "The model is too large, or its quarantine is full."},
     },
     openapi_extra={
+        "parameters": [
+            {
+                "in": "header",
+                "name": HEADER,
+                "description": "The rows are a batch of a source, as those of `learn`.",
+                "schema": {"type": "string"},
+            }
+        ],
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": {"type": "object"}}},
-        }
+        },
     },
 )
 async def observe(
