@@ -709,6 +709,8 @@ def calls_of(client: Client) -> None:
         lambda: client.learn("m", {"a": 1}, 1, key="k"),
         lambda: client.learn("m", [{"a": 1}], [1], key="k", scores=True),
         lambda: client.learn("m", [{"a": 1}], [1], scores=True, source=Source("s", 0, 0)),
+        lambda: client.observe("m", {"a": 1}, key="k"),
+        lambda: client.observe("m", [{"a": 1}], source=Source("s", 0, 0)),
         lambda: client.sources("m"),
         lambda: client.set_source("m", "s", 1),
         lambda: client.forget_source("m", "s"),
@@ -762,7 +764,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     mine = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 42
+    assert len(sent) == 44
     for call in sent:
         inputs = tuple(call.url.path.split("/"))
         results = [

@@ -31,10 +31,11 @@ def test_the_commands_run_as_written(shell, tmp_path):
         tansu.send("clicks", [shown.encode()], 1, key=b"bob")
         tansu.create("broken")
         tansu.send("broken", [None, b'{"site": "news"}'])
-        for topic in ("views", "scores", "outcomes", "tenants"):
+        for topic in ("views", "scores", "outcomes", "tenants", "payments"):
             tansu.create(topic)
         tansu.send("views", [b'{"event": "e18", "site": "news"}'])
         tansu.send("tenants", [b'{"tenant": "acme", "clicked": 1}'])
+        tansu.send("payments", [b'{"card": "c17", "at": "2026-05-06T09:30:00Z"}'])
         assert LABEL in DOCUMENTS[NAME]
         tansu.send("outcomes", [LABEL.encode()])
         (tmp_path / "short").write_text(SHORT)
@@ -53,5 +54,6 @@ def test_the_commands_run_as_written(shell, tmp_path):
     }
     assert "18 rows learned" in said and "exit code 1" in said
     assert "outcomes: 1 rows learned" in said and "tenants: 1 rows learned" in said
+    assert "payments: 1 rows observed" in said
     assert (tombstone["source"], tombstone["offset"]) == ("kafka/broken/0", 0)
     assert "tombstone" in tombstone["reason"] and "clicked" in unlabelled["reason"]
