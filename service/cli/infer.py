@@ -37,6 +37,9 @@ def infer(
     task: Annotated[
         str | None, typer.Option(help="binary, multiclass or regression; default: by the label.")
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="With the groups of `history` that are proposed.")
+    ] = False,
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to read.")] = ROWS,
     form: Format = None,
     create: Annotated[
@@ -53,7 +56,7 @@ def infer(
     """Propose the specification of a file: label, task and the type of each column.
 
     Reads the first rows of the file. Prints the specification to standard output and the reasons
-    to standard error.
+    to standard error, also groups of `history`, which the specification has with --history.
 
     Examples:
 
@@ -62,7 +65,6 @@ def infer(
     """
     from dualstream.service.features.infer.labels import TASKS
     from dualstream.service.features.infer.propose import propose
-    from dualstream.service.features.infer.responses import Inferred
     from dualstream.service.features.infer.sample import read_sample
 
     with ending(as_json):
@@ -70,13 +72,14 @@ def infer(
             raise BadInput(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
         row_file = _file(file, form)
         sample = read_sample(row_file, rows)
-        proposal = propose(sample, label, task)
+        proposal = propose(sample, label, task, history)
     if as_json:
-        print_json(Inferred(proposal.spec, len(sample.rows), proposal.columns, proposal.warnings))
+        print_json(proposal.response(len(sample.rows)))
     else:
         spec = msgspec.json.format(msgspec.json.encode(proposal.spec), indent=2).decode()
         typer.echo(printable_json(spec))
         errors.print(_table(proposal))
+        _show_groups(proposal)
         for warning in proposal.warnings:
             note(f"warning: {warning}")
     if create is not None:
@@ -102,6 +105,13 @@ def _table(proposal: Any) -> Table:
         missing = f"{gone / rows:.0%}" if gone else ""
         table.add_row(name, kind, missing, choice.reason)
     return table
+
+
+def _show_groups(proposal: Any) -> None:
+    if proposal.groups and not proposal.has_history:
+        note("history is proposed, and not taken; take it with --history:")
+    for one in proposal.groups:
+        note(f"{msgspec.json.encode(one.group).decode()}\n  {one.reason}")
 
 
 def _learn(model: str, file: RowFile) -> str:

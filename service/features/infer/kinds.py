@@ -26,7 +26,7 @@ _CODES = frozenset(
     " dept department channel device segment cluster".split()
 )
 _IDS = frozenset("id uuid guid key index idx nr no number row rownum unnamed".split())
-_TIMES = frozenset(
+TIME_WORDS = frozenset(
     "time timestamp ts date datetime at epoch created updated when day week month quarter"
     " year".split()
 )
@@ -60,7 +60,7 @@ def parts_of_name(name: str) -> list[str]:
     return [part.lower() for part in _NAME_PARTS.findall(name)]
 
 
-def _ends_with(seen: Seen, words: frozenset[str]) -> bool:
+def ends_with(seen: Seen, words: frozenset[str]) -> bool:
     """Is the last word of the name one of these? The word before a number is, too: `zip5`.
 
     The first words say of what a quantity is: `region_width`, `number_of_rooms`.
@@ -179,7 +179,7 @@ def _are_epochs(seen: Seen, first: float, last: float) -> bool:
 
     0 and -1 stand for a missing time in up to half of the rows.
     """
-    if _TIMES.isdisjoint(parts_of_name(seen.name)):
+    if TIME_WORDS.isdisjoint(parts_of_name(seen.name)):
         return False
     above = inside = 0
     for one in seen.of(Form.NUMBER, Form.BIG):
@@ -194,7 +194,7 @@ def _are_codes(seen: Seen) -> bool:
     numbers, texts = seen.of(Form.NUMBER), seen.failing(is_number)
     if not texts or not all(map(is_whole, numbers)):
         return False
-    if _ends_with(seen, _CODES):
+    if ends_with(seen, _CODES):
         return True
     with_zeros = sum(count for one, count in texts if _has_leading_zero(one))
     if with_zeros > 0.01 * len(seen.values):
@@ -243,11 +243,11 @@ def _of_numbers(seen: Seen) -> Choice:
     if not all(number.is_integer() for number in numbers):
         return _typed(seen, "number", is_number, span)
     is_unique = distinct == rows >= FEW_ROWS
-    if is_unique and _ends_with(seen, _IDS):
+    if is_unique and ends_with(seen, _IDS):
         return Choice("ignore", "a different whole number in each row, named as an id")
-    if is_unique and _TIMES.isdisjoint(parts_of_name(seen.name)) and _count_rows(seen.values):
+    if is_unique and TIME_WORDS.isdisjoint(parts_of_name(seen.name)) and _count_rows(seen.values):
         return Choice("ignore", "numbers of the rows")
-    if _ends_with(seen, _CODES) and not is_unique:
+    if ends_with(seen, _CODES) and not is_unique:
         if rows >= FEW_ROWS and distinct > rows / 2:
             return Choice("ignore", f"codes: {distinct:,} distinct ones in {rows:,} rows")
         return Choice("category", f"whole numbers named as a code, {distinct:,} distinct")

@@ -9,7 +9,7 @@ from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.service.codecs.text_fields import label_of
 from dualstream.service.features.infer.forms import Form, is_number, is_whole
 from dualstream.service.features.infer.kinds import parts_of_name
-from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, is_none, key_of
+from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, categories_of, key_of
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows import class_names
 from dualstream.solvers.rows.columns.values import as_number
@@ -173,7 +173,7 @@ def leaks(
     rows: Sequence[Mapping[str, Any]], label: Label, columns: Mapping[str, Seen], names: list[str]
 ) -> list[str]:
     """Warnings of columns that alone tell every label of the sample."""
-    present = {name: _present(rows, columns[name]) for name in [label.name, *names]}
+    present = {name: categories_of(rows, columns[name]) for name in [label.name, *names]}
     labels = present.pop(label.name)
     leaking = []
     for name, keys in present.items():
@@ -187,14 +187,6 @@ def leaks(
             continue
         leaking.append(f"{what}; if it is not known when you predict, set its type to `ignore`")
     return leaking
-
-
-def _present(rows: Sequence[Mapping[str, Any]], seen: Seen) -> list[str | None]:
-    """The category of each row's value; None if it is missing."""
-    keys = set(seen.counts)
-    values = [row.get(seen.name) for row in rows]
-    texts = [None if is_none(one) else key_of(one) for one in values]
-    return [text if text in keys else None for text in texts]
 
 
 def _decides(pairs: Sequence[tuple[str, str | None]]) -> bool:

@@ -9,12 +9,13 @@ from dualstream.client import BadInput
 from dualstream.service.codecs.parsed_rows import RowsBuilder
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.features.infer.forms import is_number
+from dualstream.service.features.infer.history import MAX_GROUPS, ProposedGroup, propose_groups
 from dualstream.service.features.infer.kinds import Choice, is_entry_id, is_row_weight, kind_of
 from dualstream.service.features.infer.labels import Label, choose_label, leaks
-from dualstream.service.features.infer.responses import InferredColumn
+from dualstream.service.features.infer.responses import Inferred, InferredColumn, InferredGroup
 from dualstream.service.features.infer.sample import Sample
 from dualstream.service.features.infer.sampled_values import Seen, is_none, seen_in
-from dualstream.solvers import resolve_spec
+from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.solvers.rows.columns.spec import MAX_MISSING, own_missing
 from dualstream.wire.problem_json import quoted
 
@@ -33,32 +34,43 @@ class Proposal:
     choices: dict[str, Choice]
     seen: Mapping[str, Seen]
     marks: list[str]
+    groups: list[ProposedGroup] = field(default_factory=list)
+    has_history: bool = False
+    """Does the specification have the groups?"""
     warnings: list[str] = field(default_factory=list)
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The fields `task`, `labels` and `columns` of a specification."""
+        """The fields `task`, `labels`, `columns` and `history` of a specification."""
+        return self.spec_with(self.groups if self.has_history else [])
+
+    def spec_with(self, groups: Sequence[ProposedGroup]) -> dict[str, Any]:
+        """The specification with these groups."""
         roles: dict[str, Any] = {"label": self.label.name, "id": None, "weight": None}
         types: dict[str, Any] = {}
         ignored: list[str] = []
-        for name, (kind, *_) in self.choices.items():
+        keys = {one.key: one.choice for one in groups}
+        for name, (kind, *_) in (self.choices | keys).items():
             if kind in ("id", "weight"):
                 roles[kind] = name
-            elif kind == "ignore" and not name.endswith("*"):  # as `ignore` reads a pattern
+            # A key is declared, and `ignore` reads a pattern.
+            elif kind == "ignore" and name not in keys and not name.endswith("*"):
                 ignored.append(name)
             elif kind != "label":
                 types[name] = kind
         columns = roles | {"ignore": ignored, "types": types, "missing": [*self.marks, None]}
         labels = {} if self.label.labels is None else {"labels": self.label.labels}
-        return {"task": self.label.task, **labels, "columns": columns}
+        history = {"history": [one.group for one in groups]} if groups else {}
+        return {"task": self.label.task, **labels, "columns": columns, **history}
 
-    @property
-    def columns(self) -> list[InferredColumn]:
-        """All columns, in the order of the sample."""
-        return [
+    def response(self, rows: int) -> Inferred:
+        """The proposal as JSON; `rows` is the number of rows in the sample."""
+        columns = [
             InferredColumn(name, choice.kind, choice.reason, self.missing(name))
             for name, choice in self.choices.items()
         ]
+        history = [InferredGroup(one.group, one.reason) for one in self.groups]
+        return Inferred(self.spec, rows, columns, history, self.warnings)
 
     def missing(self, name: str) -> int:
         """Number of rows in which a column is missing."""
@@ -66,8 +78,13 @@ class Proposal:
         return self.seen[name].without(own).missing
 
 
-def propose(sample: Sample, label: str | None = None, task: str | None = None) -> Proposal:
-    """What fits the sample: each row that it refuses is in a warning. Raises BadInput."""
+def propose(
+    sample: Sample, label: str | None = None, task: str | None = None, history: bool = False
+) -> Proposal:
+    """What fits the sample: each row that it refuses is in a warning. Raises BadInput.
+
+    `history`: with the groups that are proposed for it.
+    """
     seen = seen_in(sample.rows)
     _check_header(seen)
     chosen = choose_label(seen, label, task)
@@ -75,8 +92,42 @@ def propose(sample: Sample, label: str | None = None, task: str | None = None) -
     marks = _shared_marks(seen, chosen, choices)
     proposal = Proposal(chosen, choices, seen, marks)
     refused = _refused(sample.rows, proposal)
+    why = _add_groups(sample.rows, proposal)
+    if history:
+        refused = _with_history(sample.rows, proposal, refused, why)
     _warn(sample, proposal, refused)
     return proposal
+
+
+def _add_groups(rows: Rows, proposal: Proposal) -> str:
+    """Add the groups that a specification can have together; returns why there are none."""
+    groups, why = propose_groups(rows, proposal.choices, proposal.seen, proposal.label.task)
+    for one in groups:
+        more = [*proposal.groups, one]
+        if len(more) <= MAX_GROUPS and _is_valid(proposal.spec_with(more)):
+            proposal.groups = more
+    return why
+
+
+def _is_valid(spec: Mapping[str, Any]) -> bool:
+    """Are there at most 64 columns, of 256 MB, with names that no column of the rows has?"""
+    try:
+        resolve_spec(spec)
+    except InvalidSpec:
+        return False
+    return True
+
+
+def _with_history(
+    rows: Rows, proposal: Proposal, refused: dict[str, list[BadRow]], why: str
+) -> dict[str, list[BadRow]]:
+    """Take the groups over, and what their keys become. Returns the rows that are refused then."""
+    if not proposal.groups:
+        proposal.warnings.append(f"no history: {why or 'its columns have the names of others'}")
+        return refused
+    proposal.choices |= {one.key: one.choice for one in proposal.groups}
+    proposal.has_history = True
+    return _read(_labelled(rows, proposal), proposal, is_last=True)
 
 
 def _shared_marks(seen: Mapping[str, Seen], label: Label, choices: dict[str, Choice]) -> list[str]:
@@ -132,8 +183,7 @@ def _refused(rows: Rows, proposal: Proposal) -> dict[str, list[BadRow]]:
 
     Rows without a label are not counted. Raises BadInput if another cause refuses a row.
     """
-    label, marks = proposal.label.name, frozenset(proposal.marks)
-    labelled = [row for row in rows if not _is_missing(row.get(label), marks)]
+    label, labelled = proposal.label.name, _labelled(rows, proposal)
     for is_last in (False, False, True):
         refused = _read(labelled, proposal, is_last)
         many = [name for name, some in refused.items() if _is_too_many(len(some), labelled)]
@@ -141,6 +191,11 @@ def _refused(rows: Rows, proposal: Proposal) -> dict[str, list[BadRow]]:
         if is_last or not many:
             break
     return refused
+
+
+def _labelled(rows: Rows, proposal: Proposal) -> Rows:
+    label, marks = proposal.label.name, frozenset(proposal.marks)
+    return [row for row in rows if not _is_missing(row.get(label), marks)]
 
 
 def _read(rows: Rows, proposal: Proposal, is_last: bool) -> dict[str, list[BadRow]]:

@@ -36,21 +36,22 @@ _CSV = "at,zip,y\n2024-05-01T09:00,02134,1\n2024-05-01T21:30,10115,0\n"
     },
 )
 async def infer_columns(
-    request: Request, label: str | None = None, task: str | None = None
+    request: Request, label: str | None = None, task: str | None = None, history: bool = False
 ) -> Response:
     """Propose `columns` for a sample of rows, as `dualstream infer` does. Creates no model.
 
     The sample has at most 1 MiB, of which the first 10,000 rows are read, and 1,000 columns.
     `label` is the column of the label, `task` its task; by default both follow from the sample.
+    Groups of `history` are proposed, too; with `history=true` the specification has them.
     """
     registry_of(request)  # 503 until the process is ready
     head = read_head(request.scope)
     body = await read_body(request.receive, head, MAX_BYTES, request.scope)
-    return answer(await asyncio.to_thread(_inferred, body, head.content_type, label, task))
+    return answer(await asyncio.to_thread(_inferred, body, head.content_type, label, task, history))
 
 
 def _inferred(
-    body: bytes, content_type: str | None, label: str | None, task: str | None
+    body: bytes, content_type: str | None, label: str | None, task: str | None, history: bool
 ) -> Inferred:
     # Imports the client and its HTTP library, which a server does not need otherwise.
     from dualstream.client import BadInput
@@ -63,10 +64,10 @@ def _inferred(
         raise Problem(422, "invalid-query", detail)
     try:
         sample = sample_of(body, content_type, MAX_ROWS, MAX_COLUMNS)
-        proposal = propose(sample, label, task)
+        proposal = propose(sample, label, task, history)
     except BadInput as bad:
         raise Problem(422, "invalid-body", shortened(str(bad))) from None
-    return Inferred(proposal.spec, len(sample.rows), proposal.columns, proposal.warnings)
+    return proposal.response(len(sample.rows))
 
 
 FEATURE = Feature(name="infer", routers=(router,))

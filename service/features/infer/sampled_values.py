@@ -101,3 +101,10 @@ def seen_in(rows: Sequence[Mapping[str, Any]]) -> dict[str, Seen]:
 
 def is_none(value: Any) -> bool:
     return value is None or (isinstance(value, float) and isnan(value))
+
+
+def categories_of(rows: Sequence[Mapping[str, Any]], seen: Seen) -> list[str | None]:
+    """The category of each row's value in a column; None if it is missing."""
+    values = [row.get(seen.name) for row in rows]
+    texts = [None if is_none(one) else key_of(one) for one in values]
+    return [text if text in seen.counts else None for text in texts]

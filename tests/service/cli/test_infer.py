@@ -8,8 +8,7 @@ import random
 import sys
 import tracemalloc
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from datetime import datetime
 
 import pandas as pd
 import pyarrow as pa
@@ -19,76 +18,16 @@ from typer.testing import CliRunner, Result
 
 from dualstream.client import FORMATS, BadInput, Client, NoRows, kind_of
 from dualstream.service.cli import app
-from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.service.cli.rows import row_files
 from dualstream.service.codecs import RowSchema, parse_body
 from dualstream.service.features.infer.propose import propose
 from dualstream.service.features.infer.sample import Sample, read_sample
 from dualstream.solvers import InvalidSpec, resolve_spec
-from dualstream.solvers.rows.columns.tables import plain_row
-from examples import electricity, sensors, spam
+from examples import sensors
+from tests.service.cli.inferred_tables import FILES, RIGHT, TASKS, column, rows_of, table
 from tests.shell import run_script
 
-START = datetime(2024, 1, 1, tzinfo=UTC)
-WORDS = 'free money now call me today hello world, this is; a "mail" über деньги 東京'.split()
-
-
-def column(kind, rng, n):
-    """Values of a column, and the types that are right for it."""
-    unique = rng.sample(range(10**6), n)
-    made = {
-        "number": lambda i: round(rng.uniform(-1e3, 1e3), 3),
-        "count": lambda i: rng.randrange(500),
-        "boolean": lambda i: rng.choice([True, False]),
-        "switch": lambda i: rng.choice([0, 1]),
-        "time": lambda i: (START + timedelta(minutes=rng.randrange(10**6))).isoformat(),
-        "epoch_ts": lambda i: 1_700_000_000 + rng.randrange(10**7),
-        "text": lambda i: " ".join(rng.choices(WORDS, k=rng.randrange(8, 12))),
-        "category": lambda i: rng.choice(["a", "b,c", "caf\u00e9", "-", "d e"]),
-        "zip": lambda i: rng.choice(["02134", "10115", "00501"]),
-        "branch_id": lambda i: rng.choice([7, 11, 13]),
-        "constant": lambda i: "same",
-        "mail": lambda i: f"u{unique[i]}@example.com",
-        "record_no": lambda i: unique[i],
-        "long": lambda i: rng.choice("xyz") * 2000,
-        "big": lambda i: 2**60 + rng.randrange(3),
-    }
-    return [made[kind](i) for i in range(n)]
-
-
-RIGHT = {
-    "number": "number", "count": "number", "boolean": "boolean", "switch": "boolean",
-    "time": "time", "epoch_ts": "time", "text": "text", "category": "category",
-    "zip": "category", "branch_id": "category", "constant": "ignore", "mail": "ignore",
-    "record_no": "ignore", "long": "text", "big": "category",
-}  # fmt: skip
-LABELS = {
-    "clicked": lambda rng, i: rng.choice([0, 1]),
-    "class": lambda rng, i: rng.choice(["no", "yes", "no"]),
-    "target": lambda rng, i: rng.gauss(0, 1),
-    "y": lambda rng, i: rng.choice(["red", "green", "blue"]),
-    "label": lambda rng, i: rng.randrange(4),
-}
-TASKS = ["binary", "binary", "regression", "multiclass", "multiclass"]
 MARKS = ["", "NA", "?", "NaN", "null", " ?"]
-
-
-def table(seed, n=150):
-    """Columns of all kinds, some with gaps, in a random order; and the label's name."""
-    rng = random.Random(seed)
-    label = list(LABELS)[seed % len(LABELS)]
-    columns = {kind: column(kind, rng, n) for kind in RIGHT}
-    columns["event_id"] = [f"e{i}" for i in range(n)]
-    for kind in rng.sample(sorted(set(RIGHT) - {"constant"}), 6):
-        columns[kind] = [None if rng.random() < 0.2 else one for one in columns[kind]]
-    columns[label] = [LABELS[label](rng, i) for i in range(n)]
-    names = list(columns)
-    rng.shuffle(names)
-    return {name: columns[name] for name in names}, label
-
-
-def rows_of(columns):
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def as_csv(columns, delimiter=",", seed=0):
@@ -165,22 +104,6 @@ def test_the_proposal_fits_the_file(name, seed, tmp_path):
 
 def opened(path):
     return row_files([str(path)], None, None)[0]
-
-
-def flat(samples):
-    return [dict(x) | {"y": y} for x, y in samples]
-
-
-def adult():
-    return [{**one["x"], "y": one["y"]} for one in islice(adult_samples(), 500)]
-
-
-FILES = {
-    "spam": lambda: flat(spam.made(300, 1)),
-    "sensors": lambda: list(map(plain_row, sensors.made(300, 1))),
-    "electricity": lambda: list(map(plain_row, electricity.made(300, 1))),
-    "adult": adult,
-}
 
 
 @pytest.mark.parametrize("name", FILES)
