@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dualstream.solvers.features.wrapper import ClassLearner
     from dualstream.solvers.online.class_choice import ClassScores
 
-_OWN_FIELDS = ("algorithm", "task", "features", "labels", "columns", "crosses")
+_OWN_FIELDS = ("algorithm", "task", "features", "labels", "columns", "crosses", "history")
 
 
 class Model:
@@ -79,13 +79,14 @@ def full_spec(
     fields: Mapping[str, Any] | None,
     columns: Mapping[str, Any] | None = None,
     crosses: Any = None,
+    history: Any = None,
 ) -> dict[str, Any]:
     """The specification with the user's `fields`.
 
     Raises ValueError for a field that the estimator sets itself.
     """
     spec = {"algorithm": algorithm, "task": task, "features": dict(features)}
-    spec |= given_fields(columns=columns, crosses=crosses)
+    spec |= given_fields(columns=columns, crosses=crosses, history=history)
     for name in _OWN_FIELDS:
         if name in (fields or {}):
             raise ValueError(f"spec must not hold {name!r}: the estimator sets it")

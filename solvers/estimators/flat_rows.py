@@ -1,6 +1,7 @@
-"""FlatRows: rows of a table by `columns` and `crosses`, as the server reads flat rows.
+"""FlatRows: rows of a table by `columns`, `crosses` and `history`, as the server reads flat rows.
 
-The estimator gets labels apart from the rows, so `columns` names no label, id or weight here.
+The estimator gets labels apart from the rows, so `columns` names no label, id or weight here. Times
+of a history may be in the future: an estimator has no clock.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.estimators.base import value_errors
+from dualstream.solvers.history.spec import column_names
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.columns import BadColumn, ColumnReader
+from dualstream.solvers.rows.columns.inputs import inputs_of
+from dualstream.solvers.rows.columns.reader import ColumnRow
 from dualstream.solvers.rows.columns.tables import rows_of
 from dualstream.solvers.rows.hashing import NameIndices, hash_row
 from dualstream.solvers.rows.text.tokens import LARGEST
@@ -23,22 +27,26 @@ _LONGEST = 1024
 
 
 class FlatRows:
-    """Reader of tables, for rows of width 2^bits.
+    """Reader of tables, for rows of width 2^bits and the inputs of the history.
 
     Raises ValueError for an invalid field, and for a label, an id or a weight among the columns.
     """
 
-    def __init__(self, columns: Mapping[str, Any], crosses: Any, bits: int) -> None:
-        self._given = columns, crosses, bits
+    def __init__(
+        self, columns: Mapping[str, Any], crosses: Any, bits: int, history: Any = None
+    ) -> None:
+        self._given = columns, crosses, bits, history
         for role in _ROLES:
             if role in columns:
                 raise ValueError(
                     f"columns must not hold {role!r}: X has the features, y has the labels"
                 )
-        features = {"kind": "hashed", "bits": bits}
+        spec: dict[str, Any] = {"features": {"kind": "hashed", "bits": bits}}
         with value_errors():
-            spec = resolve_spec({"features": features, "columns": columns, "crosses": crosses})
-        self._reader = ColumnReader(spec["columns"], spec["crosses"])
+            spec = resolve_spec(spec | {"columns": columns, "crosses": crosses, "history": history})
+        inputs, computed = inputs_of(spec), column_names(spec.get("history") or (), spec["task"])
+        self._width = inputs.row_width
+        self._reader = ColumnReader(spec["columns"], spec["crosses"], inputs, computed)
         self._name_indices = NameIndices(bits)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -49,11 +57,13 @@ class FlatRows:
         indptr, indices, values = [0], list[int](), list[float]()
         for number, row in enumerate(rows_of(table)):
             try:
-                hashed = hash_row(self._features(row), self._name_indices)
+                read = self._read(row)
+                hashed = hash_row(read.features, self._name_indices)
             except BadColumn as bad:
                 raise ValueError(f"row {number}: {bad.reason}") from None
-            indices += hashed[0]
-            values += hashed[1]
+            inputs = sorted(read.inputs)
+            indices += hashed[0] + inputs
+            values += hashed[1] + [read.inputs[at] for at in inputs]
             indptr.append(len(indices))
         n = len(indptr) - 1
         with value_errors():
@@ -63,10 +73,10 @@ class FlatRows:
                 np.array(values, np.float64),
                 np.full(n, Batch.UNLABELLED),
                 np.ones(n),
-                1 << self._name_indices.bits,
+                self._width,
             )
 
-    def _features(self, row: dict[str, Any]) -> dict[str, float | bool | str]:
+    def _read(self, row: dict[str, Any]) -> ColumnRow:
         reader = self._reader
         for role, name in zip(_ROLES, (reader.label, reader.id, reader.weight), strict=True):
             if name is not None and name in row:
@@ -75,11 +85,11 @@ class FlatRows:
                     advice = "give it a type in `types` of `columns`, or add it to `ignore`"
                 reason = f"the server takes column {name!r} for the {role} of a row; {advice}"
                 raise BadColumn(name, reason)
-        features = reader.read(row).features
-        for name, value in features.items():
+        read = reader.read(row)
+        for name, value in read.features.items():
             if (why := _why_bad(value)) is not None:
                 raise BadColumn(name, f"column {name!r:.80}: {why}")
-        return features
+        return read
 
 
 def _why_bad(value: float | bool | str) -> str | None:

@@ -42,15 +42,16 @@ class _Estimator:
     bits: int
     columns: Mapping[str, Any] | None
     crosses: Sequence[Any] | None
+    history: Sequence[Mapping[str, Any]] | None
 
     def _begin(self, algorithm: str, task: str, fields: Mapping[str, Any] | None) -> None:
         features = {"kind": "hashed", "bits": self.bits}
-        spec = full_spec(algorithm, task, features, fields, self.columns, self.crosses)
-        self._model = Model(spec)
+        flat = self.columns, self.crosses, self.history
+        self._model = Model(full_spec(algorithm, task, features, fields, *flat))
         self._name_indices = NameIndices(self.bits)
-        self._flat = (
-            None if self.columns is None else FlatRows(self.columns, self.crosses, self.bits)
-        )
+        self._flat = None
+        if self.columns is not None:
+            self._flat = FlatRows(self.columns, self.crosses, self.bits, self.history)
 
     @property
     def learner(self) -> Learner:
@@ -201,6 +202,9 @@ class DualstreamClassifier(_Classifier):
     columns, crosses
         How columns become features, as in a model specification, without label, id and weight. A
         row or a DataFrame is then read as the server reads flat rows.
+    history
+        Groups that make columns from the earlier rows of a key, as in a model specification. A row
+        enters when it is learned.
     spec
         Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
     """
@@ -213,12 +217,14 @@ class DualstreamClassifier(_Classifier):
         bits: int = 18,
         columns: Mapping[str, Any] | None = None,
         crosses: Sequence[Any] | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
         spec: dict[str, Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.bits = bits
         self.columns = columns
         self.crosses = crosses
+        self.history = history
         self.spec = spec
         self._begin_classes(algorithm, task, spec)
 
@@ -235,6 +241,9 @@ class DualstreamRegressor(_Regressor):
     columns, crosses
         How columns become features, as in a model specification, without label, id and weight. A
         row or a DataFrame is then read as the server reads flat rows.
+    history
+        Groups that make columns from the earlier rows of a key, as in a model specification. A row
+        enters when it is learned.
     spec
         Further fields of the specification, such as `loss`, `scaling`, `intercept` or `seed`.
     """
@@ -246,12 +255,14 @@ class DualstreamRegressor(_Regressor):
         bits: int = 18,
         columns: Mapping[str, Any] | None = None,
         crosses: Sequence[Any] | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
         spec: dict[str, Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.bits = bits
         self.columns = columns
         self.crosses = crosses
+        self.history = history
         self.spec = spec
         self._begin(algorithm, "regression", spec)
 
@@ -275,6 +286,9 @@ class PortfolioClassifier(_Classifier):
     columns, crosses
         How columns become features, as in a model specification, without label, id and weight. A
         row or a DataFrame is then read as the server reads flat rows.
+    history
+        Groups that make columns from the earlier rows of a key, as in a model specification. A row
+        enters when it is learned.
     eta, share, retain
         Fields of the specification; None is their default.
     """
@@ -287,6 +301,7 @@ class PortfolioClassifier(_Classifier):
         bits: int = 18,
         columns: Mapping[str, Any] | None = None,
         crosses: Sequence[Any] | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
         eta: float | None = None,
         share: float | None = None,
         retain: int | None = None,
@@ -295,6 +310,7 @@ class PortfolioClassifier(_Classifier):
         self.bits = bits
         self.columns = columns
         self.crosses = crosses
+        self.history = history
         self.eta = eta
         self.share = share
         self.retain = retain
@@ -318,6 +334,9 @@ class PortfolioRegressor(_Regressor):
     columns, crosses
         How columns become features, as in a model specification, without label, id and weight. A
         row or a DataFrame is then read as the server reads flat rows.
+    history
+        Groups that make columns from the earlier rows of a key, as in a model specification. A row
+        enters when it is learned.
     eta, share, retain
         Fields of the specification; None is their default.
     """
@@ -329,6 +348,7 @@ class PortfolioRegressor(_Regressor):
         bits: int = 18,
         columns: Mapping[str, Any] | None = None,
         crosses: Sequence[Any] | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
         eta: float | None = None,
         share: float | None = None,
         retain: int | None = None,
@@ -337,6 +357,7 @@ class PortfolioRegressor(_Regressor):
         self.bits = bits
         self.columns = columns
         self.crosses = crosses
+        self.history = history
         self.eta = eta
         self.share = share
         self.retain = retain

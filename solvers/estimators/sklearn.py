@@ -47,6 +47,7 @@ class _Estimator(BaseEstimator):
     random_state: Any
     columns: Mapping[str, Any] | None
     crosses: Sequence[Any] | None
+    history: Sequence[Mapping[str, Any]] | None
     bits: int
     _flat_rows: FlatRows | None
     """Reader of tables as fitted; None without `columns`."""
@@ -68,14 +69,15 @@ class _Estimator(BaseEstimator):
         features = {"kind": "indexed", "dim": dim}
         if self.columns is not None:
             features = {"kind": "hashed", "bits": self.bits}
-        return full_spec(algorithm, task, features, fields, self.columns, self.crosses)
+        flat = self.columns, self.crosses, self.history
+        return full_spec(algorithm, task, features, fields, *flat)
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Batch, Any]:
         """Rows without labels, and their labels."""
         if reset:
-            self._flat_rows = (
-                None if self.columns is None else FlatRows(self.columns, self.crosses, self.bits)
-            )
+            self._flat_rows = None
+            if self.columns is not None:
+                self._flat_rows = FlatRows(self.columns, self.crosses, self.bits, self.history)
         if self._flat_rows is not None:
             if y is None:
                 raise ValueError("y is needed: the label of each row, got None")
@@ -120,8 +122,10 @@ class _Estimator(BaseEstimator):
         if self.passes < 1:
             raise ValueError(f"passes must be at least 1, got {self.passes}")
         random = check_random_state(self.random_state)
-        for _ in range(self.passes):
-            self.model_.learn(batch.take(random.permutation(len(batch))) if self.shuffle else batch)
+        # A row enters a history once, in the order of time.
+        for _ in range(1 if self.history else self.passes):
+            is_shuffled = self.shuffle and not self.history
+            self.model_.learn(batch.take(random.permutation(len(batch))) if is_shuffled else batch)
         if self.model_.rejected:
             warnings.warn(
                 f"{self.model_.rejected} rows were left out, as their step would not be finite",
@@ -258,6 +262,7 @@ class _OfAlgorithm:
         random_state: Any = 0,
         columns: Mapping[str, Any] | None = None,
         crosses: Sequence[Any] | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
         bits: int = 18,
         spec: dict[str, Any] | None = None,
     ) -> None:
@@ -275,6 +280,7 @@ class _OfAlgorithm:
         self.random_state = random_state
         self.columns = columns
         self.crosses = crosses
+        self.history = history
         self.bits = bits
         self.spec = spec
 
@@ -346,6 +352,7 @@ class _OfPortfolio:
         random_state: Any = 0,
         columns: Mapping[str, Any] | None = None,
         crosses: Sequence[Any] | None = None,
+        history: Sequence[Mapping[str, Any]] | None = None,
         bits: int = 18,
         eta: float | None = None,
         share: float | None = None,
@@ -357,6 +364,7 @@ class _OfPortfolio:
         self.random_state = random_state
         self.columns = columns
         self.crosses = crosses
+        self.history = history
         self.bits = bits
         self.eta = eta
         self.share = share
@@ -394,6 +402,9 @@ class DualstreamClassifier(_OfAlgorithm, _Classifier):
     columns : how the columns of a table become features, as in a model specification, without
         label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
     crosses : pairs of columns that are features together, as in a model specification
+    history : groups that make columns from the earlier rows of a key, as in a model specification.
+        A row enters when it is learned; `fit` makes one pass in the order of the rows, whatever
+        `passes` and `shuffle` are
     bits : with `columns`, names are hashed to 2^bits indices
     spec : further fields of the specification, such as `map`, `intercept` or `seed`
 
@@ -419,6 +430,9 @@ class DualstreamRegressor(_OfAlgorithm, _Regressor):
     columns : how the columns of a table become features, as in a model specification, without
         label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
     crosses : pairs of columns that are features together, as in a model specification
+    history : groups that make columns from the earlier rows of a key, as in a model specification.
+        A row enters when it is learned; `fit` makes one pass in the order of the rows, whatever
+        `passes` and `shuffle` are
     bits : with `columns`, names are hashed to 2^bits indices
     spec : further fields of the specification, such as `map`, `intercept` or `seed`
 
@@ -446,6 +460,9 @@ class PortfolioClassifier(_OfPortfolio, _Classifier):
     columns : how the columns of a table become features, as in a model specification, without
         label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
     crosses : pairs of columns that are features together, as in a model specification
+    history : groups that make columns from the earlier rows of a key, as in a model specification.
+        A row enters when it is learned; `fit` makes one pass in the order of the rows, whatever
+        `passes` and `shuffle` are
     bits : with `columns`, names are hashed to 2^bits indices
     eta, share, retain : fields of the specification; None is their default
 
@@ -474,6 +491,9 @@ class PortfolioRegressor(_OfPortfolio, _Regressor):
     columns : how the columns of a table become features, as in a model specification, without
         label, id and weight. X is a DataFrame, an Arrow table or a list of dicts then
     crosses : pairs of columns that are features together, as in a model specification
+    history : groups that make columns from the earlier rows of a key, as in a model specification.
+        A row enters when it is learned; `fit` makes one pass in the order of the rows, whatever
+        `passes` and `shuffle` are
     bits : with `columns`, names are hashed to 2^bits indices
     eta, share, retain : fields of the specification; None is their default
 

@@ -66,15 +66,19 @@ def numpy_rows():
     return rows
 
 
-def served(fields, rows=ROWS):
+def served(fields, rows=ROWS, labels=LABELS):
     """A learner after the same rows, parsed by the server as JSON."""
     spec = resolve_spec(fields | {"columns": fields["columns"] | {"label": "clicked"}})
-    body = json.dumps([row | {"clicked": y} for row, y in zip(rows, LABELS, strict=True)])
-    parsed = parse_body(RowSchema(spec), None, body.encode(), labelled=True)
-    assert not parsed.errors, parsed.errors[:2]
     learner = make_learner(spec)
-    learner.learn(as_batch([parsed.rows]))
+    learner.learn(parsed(spec, rows, labels))
     return learner
+
+
+def parsed(spec, rows, labels):
+    body = json.dumps([row | {"clicked": y} for row, y in zip(rows, labels, strict=True)])
+    result = parse_body(RowSchema(spec), None, body.encode(), labelled=True)
+    assert not result.errors, result.errors[:2]
+    return as_batch([result.rows])
 
 
 def same_state(one, other):
@@ -251,8 +255,87 @@ def test_what_is_missing_is_declared():
     assert np.count_nonzero(model.model_.learner.weights) == 2
 
 
-def test_the_example_of_the_guide_prints_what_it_says(capsys):
-    text = (Path(__file__).parents[3] / "docs/guides/columns.md").read_text()
+@pytest.mark.parametrize("guide", ["columns", "history"])
+def test_the_example_of_the_guide_prints_what_it_says(guide, capsys):
+    text = (Path(__file__).parents[3] / f"docs/guides/{guide}.md").read_text()
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     exec(code, {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"  # (.*)$", code, re.MULTILINE)
+
+
+HISTORY = [
+    {"by": "zip", "time": "at", "of": "price", "stats": ["count", "mean", "difference", "since"],
+     "half_life": ["1d", "30d"], "labels": 2},
+    {"by": ["site", "ip"], "stats": "label_mean", "half_life": 10},
+    {"of": "score", "stats": ["last", "change"]},
+]  # fmt: skip
+HISTORY_SPEC = {
+    "columns": {key: value for key, value in COLUMNS.items() if key != "ignore"}
+    | {"types": COLUMNS["types"] | {"ip": "ignore", "site": "category", "score": "number"}},
+    "crosses": CROSSES,
+    "history": HISTORY,
+}
+
+
+def test_a_history_is_that_of_the_server_for_the_same_rows(subtests):
+    rows = range(len(ROWS))
+    labels = {
+        "binary": LABELS,
+        "multiclass": [at * at % 7 % 3 for at in rows],
+        "regression": [at * 0.5 for at in rows],
+    }
+    for task, y in labels.items():
+        with subtests.test(task):
+            spec = {"algorithm": "dual_ascent", "task": task} | HISTORY_SPEC
+            expected = served(spec, labels=y)
+            kind = "Regressor" if task == "regression" else "Classifier"
+            fitted = getattr(sklearn, f"Dualstream{kind}")(**HISTORY_SPEC).fit(frame(), y)
+            same_state(fitted.model_.learner, expected)
+            more = {"task": task} if kind == "Classifier" else {}
+            online = getattr(river, f"Dualstream{kind}")(**HISTORY_SPEC, **more)
+            for row, label in zip(ROWS, y, strict=True):
+                online.predict_one(row)
+                online.learn_one(row, label)
+            same_state(online.learner, expected)
+            history = {name for name in expected.state() if name.startswith("history.")}
+            assert any(expected.state()[name].any() for name in history)
+            batch = parsed(expected.spec, ROWS, y)
+            if task == "multiclass":
+                scores = expected.predict_classes(batch).scores
+                order = [int(text) for text in expected.predict_classes(batch).classes]
+                assert np.array_equal(fitted.decision_function(frame())[:, order], scores)
+            else:
+                scores = expected.predict(batch)
+                assert np.array_equal(fitted.model_.scores(fitted._rows(frame())), scores)
+            same_state(fitted.model_.learner, expected)
+
+
+def test_fit_forgets_the_history_and_partial_fit_continues_it():
+    first, second = frame(ROWS[:30]), frame(ROWS[30:])
+    model = sklearn.DualstreamClassifier(**HISTORY_SPEC)
+    model.fit(second, LABELS[30:]).fit(first, LABELS[:30]).partial_fit(second, LABELS[30:])
+    expected = served({"algorithm": "dual_ascent"} | HISTORY_SPEC)
+    same_state(model.model_.learner, expected)
+    copied = pickle.loads(pickle.dumps(model))
+    same_state(copied.model_.learner, expected)
+    assert clone(model).history == HISTORY
+    portfolio = sklearn.PortfolioClassifier("twelve", **HISTORY_SPEC).fit(frame(), LABELS)
+    same_state(portfolio.model_.learner, served({"members": "twelve"} | HISTORY_SPEC))
+    assert portfolio.members_[0].name == "prior"
+    online = pickle.loads(pickle.dumps(river.PortfolioClassifier("twelve", **HISTORY_SPEC)))
+    online.learn_many(frame(), pd.Series(LABELS))
+    same_state(online.learner, portfolio.model_.learner)
+
+
+def test_a_history_that_means_nothing_is_refused():
+    with pytest.raises(ValueError, match="given with `columns`"):
+        sklearn.DualstreamClassifier(history=HISTORY).fit(np.eye(4), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="given with `columns`"):
+        river.DualstreamClassifier(history=HISTORY)
+    with pytest.raises(ValueError, match="history.0.by must be"):
+        wrong = HISTORY_SPEC | {"history": [HISTORY[0] | {"by": "color"}]}
+        sklearn.DualstreamClassifier(**wrong).fit(frame(), LABELS)
+    with pytest.raises(ValueError, match="the estimator sets it"):
+        river.DualstreamClassifier(columns=COLUMNS, spec={"history": HISTORY})
+    with pytest.raises(ValueError, match="is computed from the history"):
+        river.DualstreamClassifier(**HISTORY_SPEC).predict_one({"zip.since": 1.0})
