@@ -1,0 +1,121 @@
+"""Rollback, guard, dump, refits and deletion of samples of a model with a history."""
+
+import asyncio
+import io
+
+import pytest
+
+from dualstream.service.archive.restore import restore
+from dualstream.service.journal import open_journal
+from tests.service.archive.support import dumped
+from tests.service.conftest import assert_problem
+from tests.service.features.guard.support import FIELDS, paused
+from tests.service.features.refits.support import finished
+from tests.service.support import bits, loaded, replica_of
+
+SPEC = {
+    "algorithm": "dual_ascent",
+    "columns": {"types": {"at": "time", "card": "ignore", "a": "number", "b": "number"}},
+    "history": [
+        {
+            "by": "card",
+            "time": "at",
+            "of": "a",
+            "stats": ["count", "mean", "label_mean"],
+            "half_life": "1h",
+        }
+    ],
+}
+
+
+def row(number: int, bad: bool = False, **more) -> dict:
+    a = ((number * 7919) % 101 - 50) / (1 if bad else 25)
+    b = ((number * 104729) % 103 - 51) / (1 if bad else 25)
+    at = 1.75e9 + 100 * number
+    y = number * number % 7 < 3 if bad else a + b > 0
+    return {"at": at, "card": number % 5, "a": a, "b": b, "y": int(y)} | more
+
+
+def send(client, rows: list[dict], route: str = "learn") -> dict:
+    answer = client.post(f"/models/m/{route}", json=rows)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def history_of(replica) -> dict[str, bytes]:
+    arrays = replica.capture().arrays.items()
+    return {name: a.tobytes() for name, a in arrays if name.startswith("learner.history.")}
+
+
+@pytest.fixture
+def client(serve, store):
+    client = serve(store=store)
+    assert client.put("/models/m", json=SPEC).status_code == 201
+    return client
+
+
+def test_a_rollback_brings_the_history_back(client, store):
+    send(client, [row(number) for number in range(12)])
+    assert client.post("/models/m/versions", json={"name": "v"}).status_code == 201
+    before = history_of(replica_of(client))
+    send(client, [row(number) for number in range(12, 20)])
+    send(client, [row(20)], "observe")
+    assert history_of(replica_of(client)) != before
+    assert client.post("/models/m/rollback", json={"version": "v"}).status_code == 200
+    assert history_of(replica_of(client)) == before
+    assert replica_of(client).learner.observed == 0
+    send(client, [row(number) for number in range(20, 24)])
+    assert bits(replica_of(client)) == bits(loaded(store))
+
+
+def test_rows_of_a_paused_model_enter_when_it_learns_them(serve, store):
+    client = serve(store=store)
+    spec = SPEC | {"guard": {"mode": "pause", **FIELDS}}
+    assert client.put("/models/m", json=spec).status_code == 201
+    send(client, [row(number) for number in range(200)])
+    send(client, [row(number, bad=True) for number in range(200, 260)])
+    paused(client)
+    before = history_of(replica_of(client))
+    assert send(client, [row(260), row(261)], "observe")["count"] == 2
+    assert history_of(replica_of(client)) == before
+    assert replica_of(client).learner.observed == 0
+    resumed = client.post("/models/m/resume?rows=learn")
+    assert resumed.status_code == 200, resumed.text
+    assert replica_of(client).learner.observed == 2
+    assert history_of(replica_of(client)) != before
+    assert bits(replica_of(client)) == bits(loaded(store))
+
+
+def test_an_archive_carries_the_history(client, store, tmp_path):
+    send(client, [row(number) for number in range(30)])
+    send(client, [row(30)], "observe")
+    live = bits(replica_of(client))
+
+    async def copy_to(target: str) -> None:
+        source, other = await open_journal(store), await open_journal(target)
+        try:
+            await restore(other, False, io.BytesIO(await dumped(source, "m")), lambda line: None)
+        finally:
+            await source.close()
+            await other.close()
+
+    target = f"sqlite:///{tmp_path / 'other.db'}"
+    asyncio.run(copy_to(target))
+    assert history_of(loaded(target)) == history_of(replica_of(client))
+    assert live["learner.observed"] == bits(loaded(target))["learner.observed"]
+
+
+def test_samples_of_a_model_with_a_history_are_not_unlearned(client):
+    send(client, [row(1, id="s")])
+    answer = client.delete("/models/m/samples/s")
+    assert "history" in assert_problem(answer, 409, "cannot-unlearn")["detail"]
+
+
+def test_a_refit_of_a_model_with_a_history_enters_it(client, store):
+    send(client, [row(number) for number in range(40)])
+    send(client, [row(40)], "observe")
+    started = client.post("/models/m/refit")
+    assert started.status_code == 202, started.text
+    done = finished(client, started.json()["job"])
+    assert done["status"] == "done", done
+    assert bits(replica_of(client)) == bits(loaded(store))
