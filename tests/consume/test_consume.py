@@ -144,6 +144,25 @@ def test_each_model_learns_its_messages_of_one_topic(tansu, client, shared_serve
     assert [client.get(model).samples for model in "abc"] == [21, 20, 20]
 
 
+def test_each_model_observes_its_messages_of_one_topic(tansu, client, shared_server, tmp_path):
+    topic = tansu.create("events", 2)
+    for number in range(60):
+        event = {"tenant": "abc"[number % 3], "card": f"c{number % 5}"}
+        tansu.send("events", [json.dumps(event).encode()], number % 2)
+    columns = {"columns": {"label": "fraud", "types": {"card": "category"}}}
+    by_card = {"by": "card", "stats": ["count"], "half_life": [10]}
+    for model in "ab":
+        client.create(model, SPEC | columns | {"history": [by_card]})
+    client.create("c", SPEC | columns)
+    flags = ("--route", "value.tenant", "--observe", "--json")
+    for group, learned in (("first", 40), ("second", 0)):
+        code, said, _ = consumed(shared_server, topic, *flags, "--group", group, model=None)
+        counted = json.loads(said)
+        assert (code, counted["learned"], counted["refused"]) == (1, learned, 20)
+        assert counted["duplicates"] == 40 - learned
+        assert [client.get(model).seq for model in "abc"] == [20, 20, 0]
+
+
 def test_sigterm_posts_what_was_read_and_metrics_are_served(tansu, client, shared_server):
     topic = tansu.create("stops")
     client.create("clicks", SPEC)
