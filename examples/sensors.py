@@ -36,17 +36,27 @@ from examples.common import (
     taken,
 )
 
-MODEL = "sensors"
+MODEL, PLAIN = "sensors", "sensors-without-history"
 TARGET, BEFORE = "Appliances", "Appliances_before"
 SPEC = {
     "task": "regression",
     "columns": {
         "label": TARGET,
         "ignore": ["rv*"],
-        "types": {"date": {"kind": "time", "parts": ["hour", "weekday"]}},
+        "types": {
+            "date": {"kind": "time", "parts": ["hour", "weekday"]},
+            BEFORE: "number",
+            "T1": "number",
+            "RH_1": "number",
+        },
         "missing": ["", "NA"],
     },
 }
+HISTORY = [
+    {"of": BEFORE, "time": "date", "stats": ["last", "change", "mean"], "half_life": ["1h", "1d"]},
+    {"of": "T1", "time": "date", "stats": ["last", "change", "mean"], "half_life": "1h"},
+    {"of": "RH_1", "time": "date", "stats": ["last", "change", "mean"], "half_life": "1h"},
+]
 FIRST = datetime(2016, 1, 11)
 ROOMS = 9
 PER_DAY = 144
@@ -104,14 +114,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
     rows = taken(options, read, made)
     show(console, f"{len(rows):,} intervals of ten minutes, {options.data or 'generated'}")
     with connected(options.url, console) as client:
-        client.create(MODEL, SPEC, replace=True)
+        client.create(MODEL, SPEC | {"history": HISTORY}, replace=True)
+        client.create(PLAIN, SPEC, replace=True)
         show(console, "\nMean absolute error of the last 1,000 rows, in Wh:")
-        show(console, "    rows     model   mean so far   last value")
-        learn(
-            rows,
-            lambda block: client.learn_file(MODEL, as_csv(block)),
-            lambda: _report(console, client),
-        )
+        show(console, "    rows     model   mean so far   last value   model without history")
+        learn(rows, lambda block: _send(client, block), lambda: _report(console, client))
         show_drift(console, client, MODEL)
         show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
         _last_rows(console, client, rows[-SHOWN:])
@@ -124,7 +131,16 @@ def run(options: argparse.Namespace, console: Console) -> None:
             f"{error:.1f} / {baselines[0]:.1f} / {baselines[1]:.1f}, root mean square "
             f"{squared:.1f} / {others[0]:.1f} / {others[1]:.1f}.",
             f"Root mean square, which the model minimises: {ratio(squared, others)}",
+            _gain(squared, client.metrics(PLAIN)["since_start"]["rmse"]),
         )
+
+
+def _gain(error: float, plain: float) -> str:
+    """What the history gains."""
+    return (
+        f"Without history it is {plain:.2f} in place of {error:.2f}: "
+        f"history {'gains' if error < plain else 'loses'} {abs(1 - error / plain):.1%}."
+    )
 
 
 def as_csv(rows: Sequence[Row]) -> RowFile:
@@ -137,10 +153,16 @@ def as_csv(rows: Sequence[Row]) -> RowFile:
     return RowFile(name, kind_of(name), stream=io.BytesIO(text.getvalue().encode()))
 
 
+def _send(client: Client, rows: Sequence[Row]) -> None:
+    for model in (MODEL, PLAIN):
+        client.learn_file(model, as_csv(rows))
+
+
 def _report(console: Console, client: Client) -> None:
     metrics = client.metrics(MODEL)
     error, (mean, last) = errors(metrics["rolling"], "mae")
-    show(console, f"{metrics['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f}")
+    plain = client.metrics(PLAIN)["rolling"]["mae"]
+    show(console, f"{metrics['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f} {plain:23.1f}")
 
 
 def _last_rows(console: Console, client: Client, rows: Sequence[Row]) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from dualstream.service.codecs import parse_body
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
-from examples import electricity, sensors, spam
+from examples import card_fraud, electricity, sensors, spam
 from tests.docs.documents import DOCUMENTS, ROOT, session
 
+DAY = timedelta(days=1)
 many_rows = pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 
 
@@ -86,9 +88,32 @@ def test_sensors_go_on_without_the_one_that_fails(shared_server, client):
     )
     # The server makes the features of the time.
     columns = client.get("sensors").spec["columns"]
-    assert columns["missing"] == ["", "NA"] and list(columns["types"]) == ["date"]
+    assert columns["missing"] == ["", "NA"] and columns["types"]["date"]["kind"] == "time"
+    # The past of three columns is worth something, and the report says how much.
+    plain = client.metrics(sensors.PLAIN)["since_start"]["rmse"]
+    assert since["rmse"] < plain and f"it is {plain:.2f} in place of {since['rmse']:.2f}" in said
     sent = sensors.as_csv(made[:2]).stream.read().decode().splitlines()
     assert sent[0].startswith("date,Appliances_before,lights,T_out") and len(sent) == 3
+
+
+@many_rows
+def test_card_fraud_is_found_by_the_past_of_cards_and_terminals(shared_server, client):
+    said = said_by(card_fraud, shared_server, "--rows", "4000")
+    ours, plain = (client.metrics(model) for model in (card_fraud.MODEL, card_fraud.PLAIN))
+    precisions = [metrics["rolling"]["average_precision"] for metrics in (ours, plain)]
+    assert precisions[0] > 1.5 * precisions[1]
+    row = f"   4,000 {ours['samples']:8,} {precisions[0]:14.3f} {precisions[1]:9.3f}"
+    assert row in said.splitlines()
+    # A label is sent before the payments of the first request after its seven days.
+    made = list(card_fraud.made(4000, 0))
+    last = made[4000 - card_fraud.PER_REQUEST]["at"] - card_fraud.DELAY
+    assert ours["samples"] == plain["samples"] == sum(row["at"] <= last for row in made)
+    alerts = re.findall(r"^ +[\d.]+   \d\d:\d\d .* (fraud|-)$", said, re.MULTILINE)
+    hits, frauds, payments = re.search(
+        r"(\d+) of the (\d+) frauds of the day's (\d+)", said
+    ).groups()
+    assert len(alerts) == 10 and alerts.count("fraud") == int(hits) >= int(frauds) / 2
+    assert sum(row["at"].date() == made[-1]["at"].date() - DAY for row in made) == int(payments)
 
 
 def test_an_example_runs_by_itself():
@@ -102,13 +127,14 @@ def test_an_example_runs_by_itself():
     )
     assert done.returncode == 0 and "Errors as served" in done.stdout, done.stderr
     assert session(DOCUMENTS["docs/start/examples.md"]).split("\n")[:-1] == [
-        f"python -m examples.{name}" for name in ("electricity", "spam", "sensors")
+        f"python -m examples.{name}" for name in ("electricity", "spam", "sensors", "card_fraud")
     ]
     # The same rows each time.
     assert list(spam.made(50, 3)) == list(spam.made(50, 3)) != list(spam.made(50, 4))
 
 
 ELEC2 = "date,day,period,nswprice,nswdemand,vicprice,vicdemand,transfer,class\n"
+PAYMENTS = "tx,at,card,terminal,amount,fraud\n"
 ENERGY = '"date","Appliances","lights","T1","RH_1","rv1","rv2"\n'
 FILES = {
     # As River has it, and as OpenML's file becomes one of CSV.
@@ -124,6 +150,10 @@ FILES = {
         spam,
         [({"text": "Ok lar..."}, 0), ({"text": "WIN £900 to 09061701461!"}, 1)],
     ),
+    PAYMENTS + "t1,2024-05-06T09:00:00,17,s1,12.5,1\n": (
+        card_fraud,
+        [{"tx": "t1", "at": datetime(2024, 5, 6, 9), "card": "17", "amount": "12.5", "fraud": 1}],
+    ),
     ENERGY
     + '"2016-01-11 17:00:00","60","30","19.89","47.6","13.3","13.3"\n'
     + '"2016-01-11 17:10:00","50","30","","46.7","18.6","18.6"\n': (
@@ -136,7 +166,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("text", FILES, ids=["elec2", "elec2-openml", "sms", "energy"])
+@pytest.mark.parametrize("text", FILES, ids=["elec2", "elec2-openml", "sms", "payments", "energy"])
 def test_the_files_that_are_named_are_read(tmp_path, text):
     example, expected = FILES[text]
     (tmp_path / "file").write_text(text)
@@ -146,8 +176,9 @@ def test_the_files_that_are_named_are_read(tmp_path, text):
         return
     for row, got in zip(results, expected, strict=True):
         assert {name: row.get(name) for name in got} == got
-    spec = resolve_spec(electricity.COLUMNS if example is electricity else sensors.SPEC)
-    parsed = parse_body(RowSchema(spec), None, json.dumps(results).encode(), labelled=True)
+    spec = sensors.SPEC if example is sensors else example.COLUMNS
+    body = json.dumps(results, default=str).encode()
+    parsed = parse_body(RowSchema(resolve_spec(spec)), None, body, labelled=True)
     assert not parsed.errors and len(parsed.rows) == len(results)
     names = {name for _, name in parsed.rows.names}
-    assert names and not {"date", "class", "Appliances", "rv1", "rv2"} & names
+    assert names and not {"date", "class", "Appliances", "tx", "fraud", "rv1", "rv2"} & names
