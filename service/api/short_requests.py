@@ -247,6 +247,9 @@ class ShortRequests:
         requests, ticket = group.requests, group.ticket
         assert ticket is not None
         try:
+            if len(requests) == 1 and _KEY in requests[0].headers:  # no row to share a parse with
+                self._start_alone(requests[0], model_id)
+                return
             with self._registry.pinned(model_id):
                 model = await self._registry.get(model_id)
                 parsed, requests = self._parsed(model, requests, labelled=True)
