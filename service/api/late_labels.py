@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -51,6 +51,9 @@ from dualstream.service.replica.row_sums import (
 from dualstream.solvers import Batch
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
+
+if TYPE_CHECKING:
+    from dualstream.solvers.online.class_choice import ClassScores
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
@@ -241,8 +244,11 @@ class _LabelRequest:
             return 0
         receipt = labelled.receipt
         rows = range(len(labelled.found)) if receipt.rows is None else receipt.rows
-        scores = [] if receipt.scores is None else receipt.scores
-        wrong = are_wrong(scores, [labelled.found[row].y for row in rows])
+        labels = [labelled.found[row].y for row in rows]
+        if receipt.predicted is not None:
+            wrong: Column = [p != y for p, y in zip(receipt.predicted, labels, strict=True)]
+        else:
+            wrong = are_wrong([] if receipt.scores is None else receipt.scores, labels)
         return count(_learned(receipt, wrong))
 
     def _pointer(self, index: int) -> str:
@@ -278,10 +284,7 @@ def _label(model: Model, index: int, raw: bytes) -> Label:
         raise BadRow("", str(wrong)) from None
     if raw.count(b":") > 2:
         check_names(raw)
-    y = model.row_schema.label(label.y)
-    if isinstance(y, str):
-        raise BadRow("/y", "late labels are not supported for multiclass models")
-    return Label(index, model.row_schema.id(label.id), y)
+    return Label(index, model.row_schema.id(label.id), model.row_schema.label(label.y))
 
 
 def _learned(receipt: Receipt, column: Column | None) -> Column:
@@ -335,20 +338,23 @@ async def remember_rows(
     parsed: ParsedRows,
     answered: Predicted | PredictedMany,
     columns: Batch | None,
+    classes: "Sequence[ClassScores]",
     wait: Wait,
 ) -> None:
     """Store the scored rows for their labels, before the answer is sent.
 
     columns   the rows as the learner saw them, of a model whose columns depend on earlier rows
+    classes   scores of all classes of consecutive rows, of a multiclass model
 
-    Raises ModelChanged, TooManyPendingRows, JournalError.
+    Raises Problem 409 if there are too many classes, ModelChanged, TooManyPendingRows,
+    JournalError.
     """
     assert isinstance(parsed.rows, ListedRows)
     of_all = [answered.score] if isinstance(answered, Predicted) else answered.scores
     scores = [of_all[index] for index in parsed.row_indices]
     # Rows without a served score have NaN, so that of a diverged model is infinite.
     served = [math.inf if score is None else score for score in scores]
-    waiting = ServedRows(parsed.rows, served, answered.seq, columns)
+    waiting = ServedRows(parsed.rows, served, answered.seq, columns, classes)
     answered.remembered = await remember(journal, model, waiting, wait)
 
 
@@ -370,8 +376,8 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
         return Wait()
     try:
         is_named = model.row_schema.class_names is not None
-        label = model.row_schema.label(label_of(query["default_label"], is_named))
-        assert isinstance(label, float)
+        is_class = model.row_schema.task == "multiclass"
+        label = model.row_schema.label(label_of(query["default_label"], is_named or is_class))
     except BadRow as bad:
         raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None
     return Wait(packed_label(label), _wait_s(query.get("default_after_s"), longest_s))

@@ -7,7 +7,7 @@ the body, and the answer is sent as bytes. exceptions_to_problems.py names the e
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -83,6 +83,9 @@ from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.schemas import Learned, Predicted, PredictedMany
+
+if TYPE_CHECKING:
+    from dualstream.solvers.online.class_choice import ClassScores
 
 REPLAYED = (b"idempotency-replayed", b"true")
 _OF_PREDICTIONS = ("min_seq", "version", "explain")
@@ -314,9 +317,13 @@ class FastRoutes:
             parsed = await parse_rows_to_remember(model, head, body)
         _refuse_without_rows(parsed)
         await admit_rows(scope, parsed.count)
-        answered, headers, served = await self._score(model, parsed, query, wait is not None)
-        if wait is not None:
-            await remember_rows(self._registry.journal, model, parsed, answered, served, wait)
+        if wait is None:
+            answered, headers, _ = await self._score(model, parsed, query)
+            return _encode(answered), headers
+        classes: list[ClassScores] = []
+        answered, headers, columns = await self._score(model, parsed, query, classes)
+        served = (answered, columns, classes)
+        await remember_rows(self._registry.journal, model, parsed, *served, wait)
         return _encode(answered), headers
 
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
@@ -334,18 +341,25 @@ class FastRoutes:
         return _encode(answered), headers
 
     async def _score(
-        self, model: Model, parsed: ParsedRows, query: dict[str, str], remembers: bool = False
+        self,
+        model: Model,
+        parsed: ParsedRows,
+        query: dict[str, str],
+        classes: "list[ClassScores] | None" = None,
     ) -> tuple[Any, Headers, Batch | None]:
-        """The answer, its headers, and of remembered rows the columns of their past."""
+        """The answer, its headers, and of remembered rows the columns of their past.
+
+        Rows are remembered if there is a list for the scores of all `classes`; see `scored`.
+        """
         batch = as_batch([parsed.rows])
         explains = read_flag(query, "explain")
         if explains:
             check_few(parsed.count)
         if "version" in query:
             version = await self._versions.get(model, self._registry.journal, query["version"])
-            answering = _answer_by_version(version, model, parsed, batch, explains, remembers)
+            answering = _answer_by_version(version, model, parsed, batch, explains, classes)
         else:
-            answering = _answer(model, parsed, batch, explains, remembers)
+            answering = _answer(model, parsed, batch, explains, classes)
         # Explaining reads scratch arrays of the learner, which must not be used again until then.
         answered, seq, chain, served = await (
             run_to_completion(answering) if explains else answering
@@ -370,16 +384,20 @@ _Answer = tuple[Predicted | PredictedMany, int, str, Batch | None]
 
 
 async def _answer(
-    model: Model, parsed: ParsedRows, batch: Batch, explains: bool, remembers: bool
+    model: Model,
+    parsed: ParsedRows,
+    batch: Batch,
+    explains: bool,
+    classes: "list[ClassScores] | None",
 ) -> _Answer:
     """Predictions by the current state."""
     replica = model.replica
     async with replica.serving():
         seq, chain = replica.seq, replica.chain
-        answered = await scored(model, replica.learner, parsed, batch, seq)
+        answered = await scored(model, replica.learner, parsed, batch, seq, classes)
         if explains:
             await add_explanations(model, replica.learner, parsed, batch, answered)
-        served = as_served(replica.learner, batch) if remembers else None
+        served = as_served(replica.learner, batch) if classes is not None else None
         return answered, seq, chain, served
 
 
@@ -389,14 +407,14 @@ async def _answer_by_version(
     parsed: ParsedRows,
     batch: Batch,
     explains: bool,
-    remembers: bool,
+    classes: "list[ClassScores] | None",
 ) -> _Answer:
     """As `_answer`, by a version."""
     async with version.lock:
-        answered = await scored(model, version.learner, parsed, batch, version.seq)
+        answered = await scored(model, version.learner, parsed, batch, version.seq, classes)
         if explains:
             await add_explanations(model, version.learner, parsed, batch, answered)
-        served = as_served(version.learner, batch) if remembers else None
+        served = as_served(version.learner, batch) if classes is not None else None
         return answered, version.seq, version.chain, served
 
 

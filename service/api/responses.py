@@ -32,6 +32,7 @@ from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
+    from dualstream.solvers.online.class_choice import ClassScores
     from dualstream.solvers.online.class_model import ClassModel
 
 NOT_FINITE = "the update would not be finite"
@@ -354,14 +355,21 @@ None for all probabilities of a model without them."""
 
 
 async def scored(
-    model: Model, learner: Learner, parsed: ParsedRows, batch: Batch, seq: int
+    model: Model,
+    learner: Learner,
+    parsed: ParsedRows,
+    batch: Batch,
+    seq: int,
+    of_classes: "list[ClassScores] | None" = None,
 ) -> Predicted | PredictedMany:
     """Predictions of the learner, a state of this model, for one or several rows.
+
+    Scores of all classes are added to `of_classes`, of a multiclass model.
 
     A batch that takes long is scored in a thread. The caller is inside `serving`, or the learner
     does not change.
     """
-    scores, labels, probabilities = await scored_rows(model, learner, batch)
+    scores, labels, probabilities = await scored_rows(model, learner, batch, of_classes)
     if parsed.single:
         probability = None if probabilities is None else probabilities[0]
         return predicted_row(model, seq, scores[0], labels[0], probability)
@@ -401,10 +409,12 @@ def state_headers(seq: int, chain: str, age_s: float | None) -> list[tuple[bytes
     return [(b"etag", etag_of(seq, chain).encode())] if age_s is None else []
 
 
-async def scored_rows(model: Model, learner: Learner, batch: Batch) -> ByRow:
+async def scored_rows(
+    model: Model, learner: Learner, batch: Batch, of_classes: "list[ClassScores] | None" = None
+) -> ByRow:
     """As `scored`, as columns."""
     if model.row_schema.task == "multiclass":
-        score = partial(_by_class, learner)
+        score = partial(_by_class, learner, of_classes)
     else:
         score = partial(_by_score, model, learner)
     span = start_child("score")
@@ -435,10 +445,12 @@ def _by_score(model: Model, learner: Learner, batch: Batch) -> ByRow:
     return scores, labels, None if probabilities is None else _finite_with(scores, probabilities)
 
 
-def _by_class(learner: Learner, batch: Batch) -> ByRow:
+def _by_class(learner: Learner, of_classes: "list[ClassScores] | None", batch: Batch) -> ByRow:
     """The best class of each row with its score and probability."""
-    of_classes: ClassModel = learner  # type: ignore[assignment]
-    predictions = of_classes.predict_classes(batch)
+    class_model: ClassModel = learner  # type: ignore[assignment]
+    predictions = class_model.predict_classes(batch)
+    if of_classes is not None:
+        of_classes.append(predictions)
     best = predictions.best.tolist()
     scores = _finite(
         [float(predictions.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]

@@ -50,6 +50,8 @@ class ListedRows(msgspec.Struct):
     """Row -> id, of the rows that have one."""
     served_scores: list[float] = []
     """Scores that late-labelled rows were served with; empty for other rows."""
+    served_losses: list[tuple[float, float, float]] = []
+    """As in Batch; empty without classes."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,6 +65,8 @@ class ListedRows(msgspec.Struct):
 
 Rows = ListedRows | Batch
 _NO_INPUTS: Mapping[int, float] = {}
+
+_NO_LOSSES = (Batch.UNLABELLED, Batch.UNLABELLED, Batch.UNLABELLED)
 
 
 def as_batch(pieces: Sequence[Rows]) -> Batch:
@@ -90,6 +94,11 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
             )
             if any(piece.served_scores for piece in listed)
             else [],
+            served_losses=list(
+                flat(piece.served_losses or [_NO_LOSSES] * len(piece) for piece in listed)
+            )
+            if any(piece.served_losses for piece in listed)
+            else [],
         )
     )
 
@@ -106,7 +115,9 @@ def _as_arrays(rows: Rows) -> Batch:
         np.array(rows.weights, np.float64),
     )
     if rows.served_scores:  # read from the store, whose data may be damaged: check again
-        return Batch(*columns, rows.dim, classes, np.array(rows.served_scores, np.float64))
+        losses = np.array(rows.served_losses, np.float64) if rows.served_losses else None
+        scores = np.array(rows.served_scores, np.float64)
+        return Batch(*columns, rows.dim, classes, scores, losses)
     return Batch.of_checked(*columns, rows.dim, classes)
 
 

@@ -9,19 +9,24 @@ row is learned with the columns that it was served with.
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from dualstream.service.codecs import ListedRows
 from dualstream.service.codecs.parsed_rows import inputs_alone
 from dualstream.service.concurrency import run_short_here
 from dualstream.service.journal.protocol import Journal, KeyEntry, NewPendingRow, Part, PendingRow
 from dualstream.service.journal.record import (
+    Control,
+    CorruptRecord,
     KeyKind,
     Rows,
     decode,
+    encode_control,
     encode_opening,
     encode_rows,
     make_key,
@@ -32,9 +37,16 @@ from dualstream.service.replica.first_responses import Answer, answer_without_ro
 from dualstream.service.replica.requests import Receipt, Request
 from dualstream.solvers import Batch
 from dualstream.solvers.evaluation import late_label_scores
+from dualstream.solvers.evaluation.late_label_scores import MAX_SERVED_CLASSES
+from dualstream.solvers.jit import Floats
 from dualstream.wire.problem_json import Problem
 
+if TYPE_CHECKING:
+    from dualstream.solvers.online.class_choice import ClassScores
+
 _LABEL = Struct("<d")
+_SERVED_CLASSES = "served-classes"
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 INLINE_ROWS = 100
 """More rows are encoded, and more labels joined with their rows, in a thread."""
@@ -54,7 +66,7 @@ class Label:
 
     place: int
     id: str
-    y: float
+    y: float | str
 
     @property
     def key(self) -> bytes:
@@ -63,6 +75,17 @@ class Label:
     @property
     def fingerprint(self) -> bytes:
         return hashlib.sha256(packed_label(self.y)).digest()[:16]
+
+
+ServedClasses = tuple[Floats, Sequence[str], int]
+"""Scores (K,) of the classes, the classes, and the index of the best one; -1 for none."""
+
+
+class WaitingRow(NamedTuple):
+    """A row that waited for its label; `classes` if the model has classes."""
+
+    row: Rows
+    classes: ServedClasses | None
 
 
 @dataclass(slots=True)
@@ -98,29 +121,42 @@ class Labelled:
         (self.expired if has_expired else self.unknown).append(label.place)
 
 
-def packed_label(y: float) -> bytes:
-    """Bytes of a label as the learner sees it. 0 and -0 are equal."""
-    return _LABEL.pack(y + 0.0)
+def packed_label(y: float | str) -> bytes:
+    """Bytes of a label as the learner sees it, or of a class. 0 and -0 are equal."""
+    return y.encode() if isinstance(y, str) else _LABEL.pack(y + 0.0)
+
+
+def _unpacked_label(model: Model, packed: bytes) -> float | str:
+    if model.row_schema.task == "multiclass":
+        return packed.decode()
+    y: float = _LABEL.unpack(packed)[0]
+    return y
 
 
 def check_may_wait(model: Model) -> None:
     """Raise Problem 409 if the learner cannot score rows as they were served."""
     why_not = late_label_scores.why_not_as_served(model.replica.spec)
     if why_not is not None:
-        detail = f"rows of model {model.record.id!r} cannot wait for their labels: {why_not}"
-        raise Problem(409, "cannot-remember", detail)
+        raise _cannot_wait(model, why_not)
+
+
+def _cannot_wait(model: Model, why_not: str) -> Problem:
+    detail = f"rows of model {model.record.id!r} cannot wait for their labels: {why_not}"
+    return Problem(409, "cannot-remember", detail)
 
 
 class ServedRows(NamedTuple):
     """Rows with ids, and what the state at `seq` made of them.
 
     columns  the rows as the learner saw them; None unless columns depend on earlier rows
+    classes  of a multiclass model, the scores of all classes of consecutive rows
     """
 
     rows: ListedRows
     scores: Sequence[float]
     seq: int
     columns: Batch | None = None
+    classes: "Sequence[ClassScores]" = ()
 
     def waiting(self, wait: Wait) -> list[NewPendingRow]:
         """The rows as they are stored. With the columns as served, they keep their inputs."""
@@ -129,6 +165,7 @@ class ServedRows(NamedTuple):
         if self.columns is not None:
             entries = _with_inputs(self.columns, rows)
         indptr, indices, values = entries
+        class_scores = [part for one in self.classes for part in _encoded_classes(one)]
         return [
             NewPendingRow(
                 make_key(KeyKind.LABEL, rows.ids[row]),
@@ -140,7 +177,8 @@ class ServedRows(NamedTuple):
                     served_scores=[self.scores[row]],
                     served_seqs=[seq],
                     names=rows.names_of(row, row + 1),
-                ),
+                )
+                + (class_scores[row] if class_scores else b""),
                 wait.default,
                 wait.wait_s,
             )
@@ -173,8 +211,11 @@ async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wai
     columns depend on earlier rows are observed in the same step; one that waits already, or has its
     label, is neither observed nor stored again.
 
-    Raises ModelChanged, TooManyPendingRows, and what the store raises.
+    Raises Problem 409 if there are too many classes, ModelChanged, TooManyPendingRows, and what the
+    store raises.
     """
+    if served.classes and len(served.classes[0].classes) > MAX_SERVED_CLASSES:
+        raise _cannot_wait(model, f"it has more than {MAX_SERVED_CLASSES} classes")
     is_short = len(served.rows) <= INLINE_ROWS
     if served.columns is None:
         waiting = await run_short_here(is_short, served.waiting, wait)
@@ -217,8 +258,8 @@ async def learn_labels(
         if not rows and (key is None or not labelled.duplicates):
             return labelled
         # If all labels are known, journal the key alone: another request must not use it.
-        arguments = (model.row_schema.inputs.row_width, labelled.found, rows, key, fingerprint)
-        request = await run_short_here(is_short, request_of, *arguments)
+        arguments = (labelled.found, rows, key, fingerprint)
+        request = await run_short_here(is_short, request_of, model, *arguments)
         labelled.receipt = await model.submit(request)
         positions = labelled.receipt.placed
         if positions.conflict:
@@ -244,9 +285,9 @@ def _look_up(
     labels: Sequence[Label],
     waiting: Sequence[PendingRow | None],
     entries: Sequence[KeyEntry | None],
-) -> tuple[Labelled, list[Rows]]:
+) -> tuple[Labelled, list[WaitingRow]]:
     """The outcome of known and missing labels, and the waiting rows of the others."""
-    labelled, rows = Labelled(), []
+    labelled, rows = Labelled(), list[WaitingRow]()
     for label, row, kept in zip(labels, waiting, entries, strict=False):
         if kept is not None:
             labelled.add_known(label, kept)
@@ -295,37 +336,39 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
 
     def request() -> Request:
         labels = [
-            Label(index, row.key[1:].decode(), _LABEL.unpack(row.default)[0])
+            Label(index, row.key[1:].decode(), _unpacked_label(model, row.default))
             for index, row in enumerate(due)
         ]
-        return request_of(model.row_schema.inputs.row_width, labels, [_row_of(row) for row in due])
+        return request_of(model, labels, map(_row_of, due))
 
     return await model.submit(await run_short_here(len(due) <= INLINE_ROWS, request))
 
 
 def request_of(
-    dim: int,
+    model: Model,
     labels: Sequence[Label],
-    labelled_rows: Sequence[Rows],
+    labelled_rows: Iterable[WaitingRow],
     key: bytes | None = None,
     fingerprint: bytes | None = None,
 ) -> Request:
-    """A request that journals each label with its waiting row, under the key of its sample.
-
-    dim  width of the rows
-    """
-    rows = ListedRows([0], [], [], [], [], dim)
-    parts = []
+    """A request that journals each label with its waiting row, under the key of its sample."""
+    rows = ListedRows([0], [], [], [], [], model.row_schema.inputs.row_width)
+    as_served, parts = late_label_scores.as_served(model.replica.spec), []
     if key is not None:
         parts.append(Part(encode_opening(key, fingerprint), 0, key, fingerprint))
-    for number, (label, row) in enumerate(zip(labels, labelled_rows, strict=True)):
-        columns = (row.indptr, row.indices, row.values, [label.y])
+    for number, (label, (row, classes)) in enumerate(zip(labels, labelled_rows, strict=True)):
+        losses = None
+        if classes is not None and isinstance(label.y, str):
+            losses = as_served.losses_of_classes(*classes, label.y)
+            rows.served_losses.append(losses)
+        columns: Any = (row.indptr, row.indices, row.values, [label.y])
         mark, continues = label.fingerprint, key is not None
         body = encode_rows(
             *columns,
             weights=row.weights,
             served_scores=row.served_scores,
             served_seqs=row.served_seqs,
+            served_losses=None if losses is None else [losses],
             names=row.names,
             key=label.key,
             fingerprint=mark,
@@ -349,7 +392,24 @@ def _add(rows: ListedRows, label: Label, row: Rows) -> None:
     rows.name_ends.append(len(rows.names))
 
 
-def _row_of(row: PendingRow) -> Rows:
-    ((_, rows),) = decode(row.body)
-    assert isinstance(rows, Rows)
-    return rows
+def _row_of(pending: PendingRow) -> WaitingRow:
+    """Raises RecordError."""
+    (_, row), *rest = decode(pending.body)
+    assert isinstance(row, Rows)
+    return WaitingRow(row, _decoded_classes(rest[0][1]) if rest else None)
+
+
+def _encoded_classes(served: "ClassScores") -> Iterator[bytes]:
+    """A record of the class scores of each row."""
+    scores = np.clip(served.scores, -_LARGEST_FLOAT32, _LARGEST_FLOAT32).astype("<f4")
+    for row, best in zip(scores, served.best.tolist(), strict=True):
+        fields = {"classes": served.classes, "best": best, "scores": row.tobytes()}
+        yield encode_control(_SERVED_CLASSES, fields)
+
+
+def _decoded_classes(content: Rows | Control | None) -> ServedClasses:
+    if not isinstance(content, Control) or content.kind != _SERVED_CLASSES:
+        raise CorruptRecord("a waiting row is followed by something else than its class scores")
+    fields = content.fields
+    scores = np.frombuffer(fields["scores"], "<f4").astype(np.float64)
+    return scores, fields["classes"], fields["best"]

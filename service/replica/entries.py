@@ -132,7 +132,7 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
     labels, classes = labels_and_classes(rows.labels)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
-    return Batch.of_columns(*columns, dim, classes, rows.served_scores)
+    return Batch.of_columns(*columns, dim, classes, rows.served_scores, rows.served_losses)
 
 
 def split_at(

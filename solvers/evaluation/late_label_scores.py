@@ -4,13 +4,13 @@ When a late label arrives the weights have changed, and their score of the row s
 Learning is unaffected: the step uses the current weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import B1, F8, RO_F8, kernel
+from dualstream.solvers.jit import B1, F8, RO_F8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import loss_value
 from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.nonlinear import NONLINEAR
@@ -19,12 +19,12 @@ from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.spec_cache import derived_once
 
 _LARGEST_LOSS = 1e290  # of an absurd score: keeps sums finite
+MAX_SERVED_CLASSES = 100
+"""Maximum number of classes whose scores are stored with a row that waits for its label."""
 
 
 def why_not_as_served(spec: Mapping[str, Any]) -> str | None:
     """Why rows of a model of this resolved specification cannot be counted so; None if they can."""
-    if spec["task"] == "multiclass":
-        return "a multiclass prediction has more than one score"
     if spec["algorithm"] == "dc":
         return "the loss of dc is no function of the score alone"
     return None
@@ -50,12 +50,52 @@ class AsServed:
         """
         if batch.served is None or self._why_not is not None:
             return outcome
+        if batch.classes:
+            return self._put_classes(batch, outcome)
         scores, losses = outcome.scores.copy(), outcome.losses.copy()
         score_served(
             batch.served, batch.labels, self._numbers, self._binary, outcome.rejected,
             scores, losses,
         )  # fmt: skip
         return replace(outcome, scores=scores, losses=losses)
+
+    def _put_classes(self, batch: Batch, outcome: Outcome) -> Outcome:
+        """As `put`. A row that was a mistake has no predicted class."""
+        assert batch.served is not None
+        if batch.served_losses is None or outcome.predicted is None:
+            return outcome
+        put = np.isfinite(batch.served) & ~outcome.rejected
+        losses, log_losses, mistakes = batch.served_losses.T
+        class_index = {name: index for index, name in enumerate(outcome.classes)}
+        indices = np.array([class_index.get(name, -1) for name in batch.classes], np.int64)
+        labels = indices[np.where(put, batch.labels, 0.0).astype(np.int64)]
+        return replace(
+            outcome,
+            scores=np.where(put, batch.served, outcome.scores),
+            losses=np.where(put, losses, outcome.losses),
+            predicted=np.where(put, np.where(mistakes > 0.0, -1, labels), outcome.predicted),
+            log_losses=None
+            if outcome.log_losses is None
+            else np.where(put, log_losses, outcome.log_losses),
+        )
+
+    def losses_of_classes(
+        self, scores: Floats, classes: Sequence[str], best: int, label: str
+    ) -> tuple[float, float, float]:
+        """Loss, log-loss and mistake (1 or 0) of a row that was served with these class scores.
+
+        The loss is the sum of the losses of all served classes. A class that was unknown then is a
+        mistake of the largest log-loss; its own part of the loss is that of score 0.
+
+        best  index of the predicted class; -1 for none
+        """
+        # Imported on demand, because importing compiles kernels that other tasks do not need.
+        from dualstream.solvers.evaluation.late_class_scores import score_served_classes
+
+        index = classes.index(label) if label in classes else -1
+        loss, log_loss = score_served_classes(scores.reshape(-1, 1), index, self._numbers)
+        loss = loss if loss <= _LARGEST_LOSS else _LARGEST_LOSS  # False for NaN, too
+        return loss, log_loss, float(best < 0 or best != index)
 
 
 @derived_once

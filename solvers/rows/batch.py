@@ -75,6 +75,8 @@ class Batch:
     """If not empty, each label is an index into `classes`, the names of the rows' classes."""
     served: Floats | None = None
     """(n,): scores that rows with late labels were served with; NaN for other rows."""
+    served_losses: Floats | None = None
+    """(n, 3), of classes: loss, log-loss and mistake (1 or 0) of these rows as they were served."""
 
     UNLABELLED: ClassVar[float] = float("nan")
 
@@ -87,12 +89,15 @@ class Batch:
             ("labels", _FLOAT64, (n,)),
             ("weights", _FLOAT64, (n,)),
             ("served", _FLOAT64, (n,)),
+            ("served_losses", _FLOAT64, (n, 3)),
         ):
             array = getattr(self, name)
-            if array is None and name == "served":
+            if array is None and name in ("served", "served_losses"):
                 continue
             column = _column(array, dtype)
-            if column.ndim != 1 or (shape is not None and column.shape != shape):
+            if (column.ndim != 1 and shape is None) or (
+                shape is not None and column.shape != shape
+            ):
                 raise ShapeMismatch(f"{name} has shape {column.shape}, expected {shape}")
             if column is not array:
                 object.__setattr__(self, name, column)
@@ -141,6 +146,7 @@ class Batch:
             self.dim,
             self.classes,
             None if self.served is None else self.served[start:stop],
+            None if self.served_losses is None else self.served_losses[start:stop],
         )
 
     def take(self, rows: npt.ArrayLike) -> "Batch":
@@ -160,6 +166,7 @@ class Batch:
             self.dim,
             self.classes,
             None if self.served is None else self.served[indices],
+            None if self.served_losses is None else self.served_losses[indices],
         )
 
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
@@ -176,12 +183,12 @@ class Batch:
         if classes:
             _check_classes(column, classes)
         columns = (self.indptr, self.indices, self.values, column, self.weights)
-        return Batch.of_checked(*columns, self.dim, classes, self.served)
+        return Batch.of_checked(*columns, self.dim, classes, self.served, self.served_losses)
 
     def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
         """Other entries with the same labels and weights. Entries are not checked or copied."""
         columns = (indptr, indices, values, self.labels, self.weights)
-        return Batch.of_checked(*columns, dim, self.classes, self.served)
+        return Batch.of_checked(*columns, dim, self.classes, self.served, self.served_losses)
 
     @classmethod
     def of_checked(
@@ -194,6 +201,7 @@ class Batch:
         dim: int,
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
+        served_losses: Floats | None = None,
     ) -> "Batch":
         """Batch of arrays that the caller has already checked against the form above."""
         batch = object.__new__(Batch)
@@ -205,6 +213,7 @@ class Batch:
         _put_dim(batch, dim)
         _put_classes(batch, classes)
         _put_served(batch, served)
+        _put_served_losses(batch, served_losses)
         return batch
 
     @classmethod
@@ -218,13 +227,14 @@ class Batch:
         dim: int,
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
+        served_losses: Floats | None = None,
     ) -> "Batch":
         """Batch of arrays whose types and lengths are right; their values are checked here.
 
         Raises InvalidRow.
         """
         columns = (indptr, indices, values, labels, weights)
-        batch = cls.of_checked(*columns, dim, classes, served)
+        batch = cls.of_checked(*columns, dim, classes, served, served_losses)
         batch._check_numbers()
         return batch
 
@@ -255,7 +265,8 @@ class Batch:
             np.concatenate([batch.weights for batch in batches]),
             dim,
             classes,
-            _joined_served(batches),
+            _joined_served([batch.served for batch in batches], batches),
+            _joined_served([batch.served_losses for batch in batches], batches, (3,)),
         )
 
     @classmethod
@@ -385,6 +396,7 @@ _NO_VALUES = np.empty(0)
     _put_dim,
     _put_classes,
     _put_served,
+    _put_served_losses,
 ) = (vars(Batch)[name].__set__ for name in Batch.__slots__)
 
 
@@ -397,11 +409,16 @@ def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:
         raise InvalidRow(row, f"label {labels[row]!r} is not an index into {len(classes)} classes")
 
 
-def _joined_served(batches: Sequence[Batch]) -> Floats | None:
-    if all(batch.served is None for batch in batches):
+def _joined_served(
+    columns: Sequence[Floats | None], batches: Sequence[Batch], shape: tuple[int, ...] = ()
+) -> Floats | None:
+    if all(column is None for column in columns):
         return None
     return np.concatenate(
-        [np.full(len(b), np.nan) if b.served is None else b.served for b in batches]
+        [
+            np.full((len(batch), *shape), np.nan) if column is None else column
+            for column, batch in zip(columns, batches, strict=True)
+        ]
     )
 
 

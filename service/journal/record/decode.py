@@ -73,8 +73,6 @@ def _raise_error_at(body: bytes, at: int) -> NoReturn:
         raise f.CorruptRecord(f"the part at byte {at} has a wrong checksum")
     if flags & ~f.KNOWN_FLAGS:
         raise f.UnknownRecord(f"record flags {flags:#x}")
-    if columns & ~f.KNOWN_COLUMNS:
-        raise f.UnknownRecord(f"record columns {columns:#x}")
     reader = _Reader(body, start, end)
     if flags & f.KEY:
         key = reader.take(reader.number(2))
@@ -185,6 +183,9 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
         reader.array(f.FLOAT64, count).astype(np.float64) if columns & f.SERVED_SCORE else None,
         reader.array(f.INT64, count).astype(np.int64) if columns & f.SERVED_SEQ else None,
         _names(reader) if columns & f.NAMES else (),
+        served_losses=reader.array(f.FLOAT64, 3 * count).astype(np.float64).reshape(-1, 3)
+        if columns & f.SERVED_LOSSES
+        else None,
     )
 
 
@@ -279,7 +280,7 @@ def _checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def _merged_rows(runs: list[f.Rows]) -> f.Rows:
     """Concatenate rows with the same kind of label; missing columns get their default.
 
-    Defaults: weight 1, id empty, served score NaN, served seq -1.
+    Defaults: weight 1, id empty, served score and losses NaN, served seq -1.
     """
     if len(runs) == 1:
         return runs[0]
@@ -298,6 +299,7 @@ def _merged_rows(runs: list[f.Rows]) -> f.Rows:
         _joined([rows.served_seqs for rows in runs], runs, -1),
         tuple(pair for rows in runs for pair in rows.names),
         _joined_name_starts(runs),
+        _joined([rows.served_losses for rows in runs], runs, np.nan, (3,)),
     )
 
 
@@ -324,13 +326,15 @@ def _joined_ids(runs: list[f.Rows]) -> list[str] | None:
     return [text for rows in runs for text in rows.ids or [""] * len(rows)]
 
 
-def _joined(columns: list[Any], runs: list[f.Rows], default: float) -> Any:
+def _joined(
+    columns: list[Any], runs: list[f.Rows], default: float, shape: tuple[int, ...] = ()
+) -> Any:
     if all(column is None for column in columns):
         return None
     dtype = np.int64 if isinstance(default, int) else np.float64
     return np.concatenate(
         [
-            np.full(len(rows), default, dtype) if column is None else column
+            np.full((len(rows), *shape), default, dtype) if column is None else column
             for column, rows in zip(columns, runs, strict=True)
         ]
     )

@@ -33,6 +33,7 @@ def encode_rows(
     ids: Sequence[str] | None = None,
     served_scores: Floats | None = None,
     served_seqs: Ints | None = None,
+    served_losses: Sequence[Sequence[float]] | npt.NDArray[np.float64] | None = None,
     names: Sequence[tuple[int, str]] = (),
     key: bytes | None = None,
     fingerprint: bytes | None = None,
@@ -50,6 +51,9 @@ def encode_rows(
         kind, column = _rare(ids, served_scores, served_seqs, names)
         columns |= kind
         content.append(column)
+    if served_losses is not None:
+        columns |= f.SERVED_LOSSES
+        content.append(np.asarray(served_losses, f.FLOAT64).tobytes())
     return _part(0, columns, len(indptr) - 1, content, key, fingerprint, continues)
 
 

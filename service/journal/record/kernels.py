@@ -142,7 +142,7 @@ def find_parts(
     while at + SMALLEST <= size and bytes_[at] == f.VERSION:
         flags = byte(bytes_, at + 1)
         columns = number(bytes_, at + 2, 2)
-        if flags & ~f.KNOWN_FLAGS or columns & ~f.KNOWN_COLUMNS:
+        if flags & ~f.KNOWN_FLAGS:
             break
         if flags & f.WIDE:
             if at + 12 > size:

@@ -1,5 +1,7 @@
 """Comparison of records, and of a journal with its audit log."""
 
+import math
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ async def check_audit(journal: Journal, model: str) -> None:
     assert got == done
 
 
-COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs")
+COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs", "served_losses")
 singles = st.floats(width=32)
 
 
@@ -73,6 +75,9 @@ def each_row(content) -> list:
                 content.ids[row] if content.ids else "",
                 "nan" if content.served_scores is None else repr(content.served_scores[row].item()),
                 -1 if content.served_seqs is None else content.served_seqs[row].item(),
+                repr([math.nan] * 3)
+                if content.served_losses is None
+                else repr(content.served_losses[row].tolist()),
             )
         )
     return results

@@ -79,6 +79,9 @@ def rows(draw) -> Rows:
             st.none() | exactly(count, st.integers(-(2**63), 2**63 - 1)).map(np.array)
         ),
         names=tuple(draw(st.lists(st.tuples(st.integers(0, 2**31 - 1), texts), max_size=3))),
+        served_losses=draw(
+            st.none() | exactly(3 * count, doubles).map(lambda of: np.array(of).reshape(-1, 3))
+        ),
     )
 
 
@@ -394,7 +397,6 @@ KEYED = encode_rows([0, 1], [3], key=make_key(KeyKind.SAMPLE, "a"))[:-4]
     [
         (PLAIN, 0, 2, "version 2"),
         (PLAIN, 1, 0x20, "flags 0x20"),
-        (PLAIN, 3, 0x80, "columns 0x80"),
         (PLAIN, 2, 0x3 << 4 | PLAIN[2] & 0xF, "kind 3"),
         (PLAIN, 3, 0x1, "labels of kind 5"),
         (PLAIN, 3, 0x6, "kind 3"),

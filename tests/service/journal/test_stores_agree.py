@@ -29,7 +29,7 @@ async def ends_of(log: Log) -> list[LogPosition]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_appends_that_are_asked_for_again_late_have_the_same_answers(
+async def test_appends_that_are_repeated_late_have_the_same_answers(
     sqlite_store: Store, redis_store: Store, seed: int
 ):
     """Of rows without keys: what was left out SQLite remembers longer."""

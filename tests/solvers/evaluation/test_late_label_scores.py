@@ -27,11 +27,104 @@ def test_a_score_that_is_the_learners_own_costs_what_it_costs_there(subtests):
             np.testing.assert_allclose(got.losses, mine.losses, rtol=1e-9, atol=1e-12)
 
 
-def test_only_models_of_classes_and_dc_cannot():
+def test_only_models_of_dc_cannot():
     for name, spec in SPECS.items():
-        resolved = resolve_spec(spec)
-        cannot = resolved["task"] == "multiclass" or resolved["algorithm"] == "dc"
-        assert (name in CANNOT) == cannot
+        assert (name in CANNOT) == (resolve_spec(spec)["algorithm"] == "dc")
+
+
+CLASSES = ("a", "b", "c", "d")
+OF_CLASSES = [
+    {"algorithm": "dual_ascent", "loss": "logistic"},
+    {"algorithm": "dual_ascent", "loss": "hinge"},
+    {"algorithm": "boosted"},
+    {"algorithm": "net"},
+    {"algorithm": "portfolio"},
+]
+
+
+def rows_of_classes(n: int, classes: int) -> Batch:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, 4))
+    y = np.argmax(x[:, :classes], axis=1).astype(float)
+    return Batch.from_dense(x).with_labels(y, CLASSES)
+
+
+@pytest.mark.parametrize("options", OF_CLASSES, ids=lambda spec: "-".join(spec.values()))
+def test_scores_of_classes_cost_what_they_cost_the_learner(options):
+    features = {"kind": "indexed", "dim": 4}
+    spec = resolve_spec({"task": "multiclass", "features": features} | options)
+    learner, as_served = make_learner(spec), AsServed(spec)
+    learner.learn(rows_of_classes(30, 3))
+    rows, losses, outcomes = rows_of_classes(40, 4), [], []
+    for at in range(40):
+        row = rows[at : at + 1]
+        of_row = learner.predict_classes(row)
+        label, best = CLASSES[int(row.labels[0])], int(of_row.best[0])
+        served_row = (of_row.scores[0], of_row.classes, best)
+        losses.append(as_served.losses_of_classes(*served_row, label))
+        # Of weight 0: its class is not added, and the next row is scored by the same state.
+        columns = (row.indptr, row.indices, row.values, row.labels, np.zeros(1), 4, CLASSES)
+        outcomes.append((label, learner.learn(Batch(*columns))))
+    assert {label for label, _ in outcomes} == set(CLASSES)
+    for (loss, log_loss, mistake), (label, outcome) in zip(losses, outcomes, strict=True):
+        if label != "d":
+            assert loss == pytest.approx(outcome.losses[0], rel=1e-9)
+            assert mistake == (CLASSES.index(label) != outcome.predicted[0])
+        else:
+            assert mistake == 1.0
+        if outcome.log_losses is not None:
+            assert log_loss == pytest.approx(outcome.log_losses[0], rel=1e-9)
+
+
+def test_an_unknown_class_costs_score_0_and_the_largest_log_loss():
+    spec = resolve_spec(
+        {"task": "multiclass", "algorithm": "dual_ascent", "loss": "logistic",
+         "features": {"kind": "indexed", "dim": 4}}
+    )  # fmt: skip
+    scores = np.array([2.0, -1.0])
+    loss, log_loss, mistake = AsServed(spec).losses_of_classes(scores, ("a", "b"), 0, "new")
+    parts = [np.log1p(np.exp(2.0)), np.log1p(np.exp(-1.0)), np.log(2.0)]
+    assert loss == pytest.approx(sum(parts), rel=1e-12)
+    assert (log_loss, mistake) == (pytest.approx(-np.log(1e-15)), 1.0)
+    none, _, mistake = AsServed(spec).losses_of_classes(np.empty(0), (), -1, "new")
+    assert (none, mistake) == (pytest.approx(np.log(2.0)), 1.0)
+    absurd = AsServed(spec).losses_of_classes(np.array([np.inf]), ("a",), 0, "new")
+    assert np.isfinite(absurd).all()
+
+
+def test_outcomes_of_classes_count_what_was_served():
+    spec = resolve_spec(
+        {"task": "multiclass", "algorithm": "dual_ascent", "loss": "logistic",
+         "features": {"kind": "indexed", "dim": 4}}
+    )  # fmt: skip
+    plain = rows_of_classes(6, 3)
+    scores = np.array([1.0, np.nan, 0.5, np.nan, 2.0, np.nan])
+    losses = np.array([[0.1, 0.2, 0], [np.nan] * 3, [3.0, 4.0, 1], *[[np.nan] * 3] * 3])
+    losses[4] = (0.3, 0.4, 0)
+    columns = (plain.indptr, plain.indices, plain.values, plain.labels, plain.weights, 4, CLASSES)
+    batch = Batch(*columns, scores, losses)
+    joined = Batch.concat([plain[:0], batch[:3], batch[3:].take([0, 1, 2])])
+    assert np.array_equal(joined.served_losses, losses, equal_nan=True)
+    mixed = Batch.concat([plain[:2], batch[2:]])
+    assert np.isnan(mixed.served_losses[:2]).all()
+    mine = make_learner(spec).learn(plain)
+    got = AsServed(spec).put(batch, mine)
+    was_served = np.isfinite(scores)
+    assert np.array_equal(got.losses[was_served], losses[was_served, 0])
+    assert np.array_equal(got.log_losses[was_served], losses[was_served, 1])
+    assert np.array_equal(got.losses[~was_served], mine.losses[~was_served])
+    right = [CLASSES[int(plain.labels[0])], CLASSES[int(plain.labels[4])]]
+    assert [got.classes[index] for index in got.predicted[[0, 4]]] == right
+    assert got.predicted[2] == -1
+    whole, parts = make_progressive(spec), make_progressive(spec)
+    whole.count(batch, got)
+    for at in range(6):
+        piece = batch[at : at + 1]
+        parts.count(piece, AsServed(spec).put(piece, mine[at : at + 1]))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(whole.state().values(), parts.state().values(), strict=True)
+    )
 
 
 def test_what_was_served_stays_with_its_rows_and_does_not_reach_the_step():
