@@ -149,17 +149,19 @@ class WithPast:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See Learner."""
         check_arrays(state, {"observed": ()})
-        before = self.state()
+        owners: list[tuple[str, Any]] = [("core.", self._learner)]
+        owners += [(f"{owner}.", stage) for owner, stage in reversed(self._stages.items())]
+        # The history is last. Its tables are large, and it needs no copy to be restored from.
+        before = [owner.state() for _, owner in owners[:-1]]
+        done = 0
         try:
-            self._take(state)
+            for prefix, owner in owners:
+                owner.restore(under(prefix, state))
+                done += 1
         except BaseException:
-            self._take(before)
+            for (_, owner), old in list(zip(owners, before, strict=False))[:done]:
+                owner.restore(old)
             raise
-
-    def _take(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        self._learner.restore(under("core.", state))
-        for owner, stage in self._stages.items():
-            stage.restore(under(f"{owner}.", state))
         self.observed = int(state["observed"])
 
 
