@@ -34,7 +34,7 @@ class ClassProgressive(Progressive):
         self._guesses = np.full(2, -1, np.int64)
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
-        if not len(batch):
+        if not batch.classes:  # no rows, or observed ones alone
             return
         learned = ~outcome.rejected
         labels = np.where(learned, batch.labels, 0.0).astype(np.int64)

@@ -118,3 +118,28 @@ def test_more_than_100_classes_cannot_wait(serve, tmp_path):
     assert "more than 100 classes" in problem["detail"]
     got = client.post("/models/m/labels", json={"id": "r", "y": "class 100"}).json()
     assert got["mistakes"] == 1
+
+
+def test_rows_of_a_model_with_history_wait_for_their_classes(late, serve, store):
+    spec = {
+        "task": "multiclass",
+        "algorithm": "dual_ascent",
+        "features": {"kind": "hashed", "bits": 10},
+        "columns": {"label": "kind", "id": "tx", "types": {"card": "category", "amount": "number"}},
+        "history": [
+            {"by": "card", "of": "amount", "stats": ["mean", "label_mean"], "half_life": [10]}
+        ],
+    }  # fmt: skip
+    assert late.put("/models/h", json=spec).status_code == 201
+    rows = [{"card": f"c{n % 3}", "amount": n + 1.0, "kind": "abc"[n % 3]} for n in range(12)]
+    late.post("/models/h/learn", json=rows).raise_for_status()
+    sample = {"card": "c1", "amount": 5.0, "tx": "t1"}
+    got = late.post("/models/h/predict?remember=true", json=sample).json()
+    assert (got["remembered"], late.get("/models/h").json()["seq"]) == (1, 13)
+    answer = late.post("/models/h/labels", json={"id": "t1", "y": "b"}).json()
+    assert (answer["seq"], answer["learned"]) == (14, 1)
+    states = [
+        client.get("/models/h?digest=true").json()["state_digest"]
+        for client in (late, serve(store=store))
+    ]
+    assert states[0] == states[1]
