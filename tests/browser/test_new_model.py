@@ -72,6 +72,62 @@ def test_a_sample_of_rows_proposes_columns(page, server, complaints, screenshot)
     complaints.clear()
 
 
+CARDS = "at,card,shop,amount,fraud\n" + "".join(
+    f"2026-05-{1 + n // 24:02}T{n % 24:02}:00:00Z,c{n * n % 11},s{n % 3},{n % 17 + 0.5},"
+    f"{n * n % 5 == 0}\n"
+    for n in range(200)
+)
+
+
+def test_a_proposed_history_is_taken_by_its_checkbox(page, server, screenshot):
+    model = named(page, "cards")
+    page.goto("/#/new")
+    page.get_by_label("Sample of your rows").fill(CARDS)
+    columns = page.get_by_role("region", name="Columns of the sample")
+    expect(columns.get_by_label("Type of shop")).to_have_value("category")
+    columns.get_by_label("Type of shop").select_option("text")
+    history = page.get_by_role("checkbox", name="History")
+    expect(history).not_to_be_checked()
+    expect(page.get_by_text("values of card return")).to_be_visible()
+    resolved = card(page, "Specification with defaults")
+    expect(resolved).to_contain_text('"shop": {')
+    expect(resolved).not_to_contain_text('"history"')
+    history.check()
+    expect(history).to_be_focused()
+    # A type that the user chose stays, and one that cannot be a key is refused there.
+    expect(columns.get_by_label("Type of shop")).to_have_value("text")
+    expect(page.locator("#history-error")).to_contain_text("/history/1/by")
+    columns.get_by_label("Type of shop").select_option("ignore")
+    expect(page.locator("#history-error")).to_be_empty()
+    expect(resolved).to_contain_text('"history"')
+    page.get_by_label("Name", exact=True).fill(model)
+    screenshot(page, "history")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=model)).to_be_visible()
+    spec = server.get(f"/models/{model}").json()["spec"]
+    assert [group["by"] for group in spec["history"]] == [["card"], ["shop"]]
+    assert spec["columns"]["types"]["shop"] == "ignore" and spec["columns"]["ignore"] == []
+    sent = server.post(
+        f"/models/{model}/learn", content=CARDS, headers={"content-type": "text/csv"}
+    )
+    assert sent.json()["learned"] == 200
+    page.goto("/#/new")
+    page.goto(f"/#/models/{model}")
+    expect(card(page, "Columns")).to_contain_text("card.amount.difference.")
+    predict = card(page, "Try a prediction")
+    expect(predict.get_by_label("shop key")).to_have_value("")
+    expect(predict.get_by_label("card category")).to_have_value(re.compile(r"c\d+"))
+    expect(predict.get_by_label("at time")).to_have_value(re.compile("^20"))
+    assert predict.get_by_label("card.since").count() == 0
+    predict.get_by_label("shop key").fill("s1")
+    predict.get_by_role("button", name="Predict").click()
+    table = page.get_by_role("region", name="What each feature adds to the score")
+    used = table.get_by_role("row").filter(has_text=re.compile("history"))
+    expect(used.filter(has_text="card.since")).to_have_count(1)
+    expect(used.filter(has_text="shop.since")).to_have_count(1)
+    screenshot(page, "history-prediction")
+
+
 @ON_A_DESKTOP
 def test_the_specification_is_checked_while_it_is_typed(page: Page, server, screenshot):
     model = named(page, "typed")

@@ -4,6 +4,7 @@ import { call } from "./api.js";
 import { h, right, table } from "./dom.js";
 
 const WAIT_MS = 500;
+const CHOSEN = "chosen";
 const MAX_CHARACTERS = 512 * 1024;
 const KINDS = ["number", "boolean", "category", "text", "time", "ignore", "id", "weight"];
 
@@ -21,7 +22,8 @@ function mediaTypeOf(text) {
 const kindOf = (type) => type.kind ?? type;
 
 // `task()` is the task that the user chose, or null; `proposed(spec)` gets each new proposal and
-// `changed()` each change. `columns` is null without a sample.
+// `changed()` each change. `columns` is null without a sample. With the checkbox the specification has
+// the groups of `history` that the server proposes, and the types that it gives to their keys.
 export function columnsForm({ task, proposed, changed, signal }) {
   let columns = null;
   let proposal = null;
@@ -29,6 +31,8 @@ export function columnsForm({ task, proposed, changed, signal }) {
   let asked = 0;
   let unread = "";
 
+  const takesHistory = h("input", { type: "checkbox", id: "history", onchange: () => propose(label.value, true) });
+  const historyError = h("p", { class: "error", role: "alert", id: "history-error" });
   const error = h("p", { class: "error", role: "alert", id: "sample-error" });
   const sample = h("textarea", {
     id: "sample", rows: 7, spellcheck: "false", "aria-describedby": "sample-help sample-error",
@@ -56,7 +60,8 @@ export function columnsForm({ task, proposed, changed, signal }) {
     found,
   );
 
-  async function propose(chosen = null) {
+  // `keepsTypes`: the rows are the same, so the types that the user chose stay.
+  async function propose(chosen = null, keepsTypes = false) {
     const number = ++asked;
     const text = sample.value.length > MAX_CHARACTERS
       ? sample.value.slice(0, sample.value.lastIndexOf("\n", MAX_CHARACTERS))
@@ -71,15 +76,21 @@ export function columnsForm({ task, proposed, changed, signal }) {
     const query = new URLSearchParams();
     if (chosen) query.set("label", chosen);
     if (task()) query.set("task", task());
+    if (takesHistory.checked) query.set("history", "true");
     try {
       const answer = await call(`columns/infer?${query}`, {
         method: "POST", text, headers: { "content-type": mediaTypeOf(text) }, signal,
       });
       if (number !== asked) return;
+      const before = keepsTypes ? (columns ?? []).filter((one) => one.reason === CHOSEN) : [];
       proposal = answer;
-      columns = answer.columns.map((one) => ({ ...one, kind: kindOf(one.type) }));
+      columns = answer.columns.map((one) => {
+        const kept = before.find((other) => other.name === one.name);
+        return kept ? { ...one, kind: kept.kind, reason: CHOSEN } : { ...one, kind: kindOf(one.type) };
+      });
       proposed(answer.spec);
       show();
+      if (keepsTypes) takesHistory.focus();
     } catch (failure) {
       if (failure.name === "AbortError" || number !== asked) return;
       refuse((unread = failure.message));
@@ -111,8 +122,23 @@ export function columnsForm({ task, proposed, changed, signal }) {
       h("p", {}, `${proposal.rows.toLocaleString("en")} rows, ${columns.length} columns.`),
       ...proposal.warnings.map((text) => h("p", { class: "small" }, `Warning: ${text}`)),
       table(["column", "type", right("missing")], rows, "Columns of the sample"),
+      proposal.history.length || takesHistory.checked ? historyChoice() : "",
     );
   }
+
+  function historyChoice() {
+    return h("div", { class: "field" },
+      h("label", { class: "choice", for: "history" }, takesHistory,
+        h("span", {}, h("strong", {}, "History"),
+          h("span", { class: "small quiet" }, "Columns from the earlier rows of a key: how often, how different, how long since."))),
+      historyError,
+      proposal.history.map(({ group, reason }) => h("p", { class: "small" },
+        h("strong", {}, h("bdi", {}, group.by)), ` ${group.stats.join(", ")}; half-lives ${group.half_life.join(", ")}`,
+        h("span", { class: "quiet" }, ` – ${reason}`))));
+  }
+
+  // The groups that the user takes.
+  const groups = () => (takesHistory.checked ? proposal.history.map((one) => one.group) : []);
 
   function kindChoice(one) {
     return h(
@@ -127,7 +153,7 @@ export function columnsForm({ task, proposed, changed, signal }) {
             }
           }
           one.kind = event.target.value;
-          one.reason = "chosen";
+          one.reason = CHOSEN;
           show();
           document.querySelector(`[aria-label="${CSS.escape(`Type of ${one.name}`)}"]`)?.focus();
           changed();
@@ -137,18 +163,20 @@ export function columnsForm({ task, proposed, changed, signal }) {
     );
   }
 
-  // The fields `columns` and `labels` of the specification.
+  // The fields `columns`, `labels` and `history` of the specification.
   function given() {
     if (columns === null) return {};
     const role = (kind) => columns.find((one) => one.kind === kind)?.name ?? null;
     const typed = columns.filter((one) => !["label", "id", "weight"].includes(one.kind));
-    // `ignore` reads a name that ends with * as a pattern.
-    const ignored = typed.filter((one) => one.kind === "ignore" && !one.name.endsWith("*"));
+    const keys = new Set(groups().map((group) => group.by));
+    // A key is declared, and `ignore` reads a name that ends with * as a pattern.
+    const ignored = typed.filter((one) => one.kind === "ignore" && !keys.has(one.name) && !one.name.endsWith("*"));
     const types = typed.filter((one) => !ignored.includes(one)).map((one) =>
       [one.name, one.kind === kindOf(one.type) ? one.type : one.kind]);
     const { labels, columns: { missing } } = proposal.spec;
     return {
       ...(labels ? { labels } : {}),
+      ...(groups().length ? { history: groups() } : {}),
       columns: {
         label: role("label"), id: role("id"), weight: role("weight"),
         ignore: ignored.map((one) => one.name), types: Object.fromEntries(types), missing,
@@ -161,6 +189,7 @@ export function columnsForm({ task, proposed, changed, signal }) {
     const name = /^\/columns\/types\/([^/]*)/.exec(pointer)?.[1]?.replaceAll("~1", "/").replaceAll("~0", "~");
     const one = name == null ? null : columns?.find((column) => column.name === name);
     if (one?.error) one.error.textContent = reason;
+    else if (columns !== null && pointer.startsWith("/history")) historyError.append(h("span", {}, `${pointer} ${reason}`), h("br"));
     else if (columns !== null && /^\/(columns|labels)/.test(pointer)) refuse(`${pointer} ${reason}`);
     else return false;
     return true;
@@ -168,6 +197,7 @@ export function columnsForm({ task, proposed, changed, signal }) {
 
   function clearErrors() {
     refuse(unread);
+    historyError.textContent = "";
     for (const one of columns ?? []) one.error.textContent = "";
   }
 

@@ -3,6 +3,7 @@
 import { Problem, call, modelPath } from "./api.js";
 import { bar, card, copyButton, h, right, table } from "./dom.js";
 import { number, percent } from "./format.js";
+import { computedBy, keysOf, timesOf } from "./past.js";
 import { curlOf, exampleOf } from "./snippets.js";
 
 const FIELDS = 12;
@@ -12,9 +13,11 @@ export function predictPart(id, spec) {
   let x = exampleOf(spec);
   // Until the user types, the form follows the columns of the stream.
   let isTyped = false;
-  let columns = Object.entries(spec.columns?.types ?? {})
-    .map(([name, type]) => ({ name, kind: type.kind ?? type, top: [] }))
-    .filter((one) => one.kind !== "ignore");
+  const [keys, times, isComputed] = [keysOf(spec), timesOf(spec), computedBy(spec)];
+  const declared = Object.entries(spec.columns?.types ?? {}).map(([name, type]) => ({ name, kind: type.kind ?? type, top: [] }));
+  // Keys of the history that are no features of their own: the profile does not have them.
+  const keysAlone = declared.filter((one) => one.kind === "ignore" && keys.has(one.name)).map((one) => ({ ...one, kind: "key" }));
+  let columns = [...keysAlone, ...declared.filter((one) => one.kind !== "ignore")];
   let shown = "";
   const fields = h("div", { class: "predict-fields" });
   const note = h("p", { class: "small quiet" });
@@ -44,16 +47,18 @@ export function predictPart(id, spec) {
   // `found`: the columns of the profile.
   function know(found) {
     if (isTyped || !found.length) return;
-    columns = found.filter((one) => one.kind !== "unknown").toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+    const sent = found.filter((one) => one.kind !== "unknown" && !isComputed(one.name));
+    columns = [...keysAlone, ...sent.toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }))];
     // A row as the stream has it: the last values.
-    const row = columns.slice(0, FIELDS).map((one) => [one.name, lastOf(one)]).filter(([, value]) => value !== null);
-    if (JSON.stringify(columns.map(({ name, kind }) => [name, kind])) === shown) return;
+    const row = columns.slice(0, FIELDS).map((one) => [one.name, times.has(one.name) ? now() : lastOf(one)]).filter(([, value]) => value !== null);
+    const kinds = JSON.stringify(columns.map(({ name, kind }) => [name, kind]));
+    if (kinds === shown) return;
+    shown = kinds;
     x = Object.fromEntries(row);
     show();
   }
 
   function show() {
-    shown = JSON.stringify(columns.map(({ name, kind }) => [name, kind]));
     const some = columns.slice(0, FIELDS);
     fields.replaceChildren(...some.map((one, k) => field(one, k)));
     note.textContent = columns.length > FIELDS
@@ -79,7 +84,7 @@ export function predictPart(id, spec) {
       : h("input", {
           id: key, oninput: change, autocomplete: "off", list: options.length ? `${key}-values` : null,
           inputmode: one.kind === "number" ? "decimal" : null,
-          placeholder: one.kind === "time" ? "2024-01-31T09:30:00Z" : one.mean == null || one.kind !== "number" ? "" : `mean ${number(one.mean)}`,
+          placeholder: one.kind === "key" ? "of the history" : one.kind === "time" ? "2024-01-31T09:30:00Z" : one.mean == null || one.kind !== "number" ? "" : `mean ${number(one.mean)}`,
         });
     control.dataset.column = one.name;
     return h("div", {},
@@ -122,6 +127,9 @@ function valueOf({ kind }, text) {
   return kind === "number" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
+// The history of a key fades with the time of the row.
+const now = () => new Date().toISOString().replace(/\.\d+/, "");
+
 function lastOf({ kind, last, top, mean }) {
   if (kind === "number") return Number((last ?? mean ?? 0).toPrecision(6));
   if (kind === "boolean") return last === true || last === 1 || last === "true";
@@ -148,15 +156,15 @@ async function explained(id, spec, x) {
     h("p", { class: "small quiet" },
       [probability == null ? null : `probability of the positive class ${percent(probability)}`, isNumber ? null : `score ${number(score)}`,
         `state at seq ${seq}`].filter(Boolean).join(" · ")),
-    predicted.explanation ? contributionTable(predicted.explanation, x) : null,
+    predicted.explanation ? contributionTable(predicted.explanation, x, computedBy(spec)) : null,
     why && h("p", { class: "small quiet" }, why),
   );
 }
 
-function contributionTable({ base, contributions, rest }, x) {
+function contributionTable({ base, contributions, rest }, x, isComputed) {
   const most = Math.max(...contributions.map((one) => Math.abs(one.contribution)), 1e-300);
   const rows = contributions.map(({ name, index, contribution }) => {
-    const [feature, value] = featureOf(x, name, index);
+    const [feature, value] = isComputed(name ?? "") ? [name, "history"] : featureOf(x, name, index);
     return [feature, value.length > LONG ? `${value.slice(0, LONG)}…` : value, right(number(contribution)), bar(contribution / most)];
   });
   if (rest) rows.push(["all others", "", right(number(rest)), ""]);

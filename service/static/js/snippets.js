@@ -2,16 +2,19 @@
 
 import { hasKey, modelPath } from "./api.js";
 import { card, choice, copyButton, h } from "./dom.js";
+import { keysOf } from "./past.js";
 
-const VALUES = { number: 3.5, boolean: true, category: "a", text: "some words", time: "2024-01-31T09:30:00Z" };
+const VALUES = { number: 3.5, boolean: true, category: "a", text: "some words", time: "2024-01-31T09:30:00Z", ignore: "a" };
 const COLUMNS = 6;
 const DIM = 5;
 
 // A row of a model's features, by its specification.
-export function exampleOf({ columns, features }) {
+export function exampleOf(spec) {
+  const { columns, features } = spec;
   if (columns) {
+    const keys = keysOf(spec);
     const kinds = Object.entries(columns.types).map(([name, type]) => [name, type.kind ?? type]);
-    const some = kinds.filter(([, kind]) => kind !== "ignore").slice(0, COLUMNS);
+    const some = kinds.filter(([name, kind]) => kind !== "ignore" || keys.has(name)).slice(0, COLUMNS);
     return Object.fromEntries(some.length ? some.map(([name, kind]) => [name, VALUES[kind]]) : [["age", 39], ["city", "Oslo"]]);
   }
   if (features.kind === "hashed") return { age: 39, city: "Oslo" };
