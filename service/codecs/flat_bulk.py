@@ -5,16 +5,19 @@ is read by ColumnReader, which also says what is wrong with it.
 """
 
 import numpy as np
+from msgspec.structs import replace
 
-from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows
+from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows, Rows
 from dualstream.service.codecs.row_buffer import RowArrays
-from dualstream.service.codecs.row_schema import RowSchema
+from dualstream.service.codecs.row_schema import RowSchema, latest_time
 from dualstream.service.codecs.rows_with_ids import listed_with_ids
+from dualstream.solvers import Batch
 from dualstream.solvers.rows.columns.plan import ColumnPlan
 from dualstream.solvers.rows.text.csv import byte_kinds
 from dualstream.solvers.rows.text.flat import (
     AT_NUMBERS,
     FULL,
+    LATEST,
     LONGEST_NOTES,
     NOTE_NUMBERS,
     SCRATCH_BYTES,
@@ -50,6 +53,7 @@ class FlatArrays(RowArrays):
         self.at = np.zeros(AT_NUMBERS, np.int64)
         self.id_spans = np.empty(2 * rows, np.int64)
         self.notes = np.zeros(NOTE_NUMBERS, np.int64)
+        self.notes[LATEST] = latest_time()
         self.noted = np.empty(LONGEST_NOTES, np.uint8)
         self.spans = np.zeros(SPAN_NUMBERS, np.int64)
         self.scratch = np.zeros(SCRATCH_BYTES, np.uint8)
@@ -97,11 +101,25 @@ class FlatArrays(RowArrays):
 
     def parsed_rows(self, errors: list[RowError]) -> ParsedRows:
         parsed = super().parsed_rows(errors)
-        reader = self._schema.columns
-        if reader is None or reader.id is None or not self.labelled:
+        reader, observes = self._schema.columns, self._schema.observes
+        if observes:
+            parsed = replace(parsed, rows=self._inputs_alone(parsed.rows))
+        if reader is None or reader.id is None or not (self.labelled or observes):
             return parsed
         ids = self._ids()
         return listed_with_ids(parsed, ids) if ids else parsed
+
+    def _inputs_alone(self, rows: Rows) -> Batch:
+        """Rows without features: labels and weights."""
+        assert isinstance(rows, Batch)
+        enters = rows.indices >= self._schema.dim
+        for age in self._schema.ages:
+            enters |= rows.indices == age
+        indptr = np.concatenate([[0], np.cumsum(enters)])[rows.indptr]
+        unlabelled, weights = np.full(len(rows), Batch.UNLABELLED), np.zeros(len(rows))
+        return Batch(
+            indptr, rows.indices[enters], rows.values[enters], unlabelled, weights, rows.dim
+        )
 
     def _ids(self) -> dict[int, str]:
         """Ids by rows. Those that kernels read are printable ASCII."""

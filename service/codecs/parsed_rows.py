@@ -328,18 +328,20 @@ class RowsBuilder:
 
     def _add_observed(self, index: int, read: ColumnRow) -> None:
         """Add a row that has inputs alone: without a label, and of weight 0."""
-        self._schema.check_inputs(read.inputs)
-        rows = self._rows
+        schema, rows = self._schema, self._rows
+        schema.check_inputs(read.inputs)
+        ages: list[tuple[int, float]] = []
+        if schema.ages:
+            indices, values, _ = schema.features(read.features)
+            entries = zip(indices, values, strict=True)
+            ages = [entry for entry in entries if entry[0] in schema.ages]
         if read.id is not None:
-            rows.ids[len(rows)] = self._schema.id(read.id)
+            rows.ids[len(rows)] = schema.id(read.id)
         rows.weights.append(0.0)
         rows.labels.append(Batch.UNLABELLED)  # type: ignore[arg-type]
-        if self._schema.ages:
-            indices, values, _ = self._schema.features(read.features)
-            entries = zip(indices, values, strict=True)
-            for at, value in [entry for entry in entries if entry[0] in self._schema.ages]:
-                rows.indices.append(at)
-                rows.values.append(value)
+        for at, value in ages:
+            rows.indices.append(at)
+            rows.values.append(value)
         self._add_inputs(read.inputs)
         rows.indptr.append(len(rows.indices))
         self._row_indices.append(index)
@@ -454,8 +456,8 @@ def check_rows(count: int, limit: int | None) -> None:
 def without_long_rows(schema: RowSchema, parsed: ParsedRows) -> ParsedRows:
     """Move rows with too many non-zeros to the errors."""
     rows, limit = parsed.rows, schema.limits.nonzeros
-    # RowsBuilder has checked listed rows.
-    if not isinstance(rows, Batch) or len(rows.indices) <= limit:
+    # RowsBuilder has checked listed rows, and the kernels of flat rows theirs, without inputs.
+    if not isinstance(rows, Batch) or schema.columns is not None or len(rows.indices) <= limit:
         return parsed
     sizes = np.diff(rows.indptr)
     if int(sizes.max()) <= limit:

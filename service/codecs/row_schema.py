@@ -134,6 +134,11 @@ def is_key(text: str) -> bool:
     return 1 <= size <= LONGEST_KEY and not _CONTROL.search(text)
 
 
+def latest_time() -> float:
+    """The latest time that a row may have for a history, in Unix time."""
+    return time.time() + MOST_AHEAD_S
+
+
 class RowSchema:
     """Validates and encodes rows for one model; every method raises BadRow for invalid input.
 
@@ -154,12 +159,13 @@ class RowSchema:
         self.ages = ages_of(spec)
         """Indices of the features that are times, from which ages are computed."""
         self.columns = None
+        """Reads flat rows; None for a model whose rows name their features `x`."""
+        self._given_columns = None
         if columns is not None:
             history = spec.get("history")
             computed = column_names(history, spec["task"]) if history else ()
             self.columns = ColumnReader(columns, spec["crosses"], self.inputs, computed)
-        """Reads flat rows; None for a model whose rows name their features `x`."""
-        self._given_columns = None if columns is None else (columns, spec["crosses"])
+            self._given_columns = (columns, spec["crosses"], self.inputs, computed)
         self._column_plan: ColumnPlan | None = None
         self._name_places = NameIndices(features["bits"]) if self.is_hashed else None
         # Fast path: texts of indices, or journalled names, which are already validated.
@@ -178,7 +184,8 @@ class RowSchema:
     def observing(self) -> "RowSchema":
         """The schema of rows that enter the history alone: with ids, without features or labels."""
         other = copy(self)
-        other.observes, other._column_plan = True, None
+        # Both have one plan, which gets nodes from the rows of both.
+        other.observes, other._column_plan = True, self.column_plan
         return other
 
     def enters(self, index: int) -> bool:
@@ -187,7 +194,7 @@ class RowSchema:
 
     def check_inputs(self, inputs: Mapping[int, float]) -> None:
         """Raise BadRow for a time far in the future: later rows of its key would all be late."""
-        latest = time.time() + MOST_AHEAD_S
+        latest = latest_time()
         for name in self.inputs.times:
             if inputs.get(self.inputs.index_of_time(name), 0.0) > latest:
                 reason = (
@@ -277,8 +284,6 @@ class RowSchema:
     def column_plan(self) -> ColumnPlan | None:
         """The columns as kernels read them; None for those that kernels cannot read."""
         slots, columns = self._name_places, self._given_columns
-        if self.observes or self.inputs:
-            return None  # kernels read features alone
         if self._column_plan is None and columns is not None and slots is not None:
             try:
                 self._column_plan = ColumnPlan(*columns, slots.bits)

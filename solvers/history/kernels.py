@@ -30,9 +30,8 @@ from dualstream.solvers.jit import (
     RO_I8_2D,
     kernel,
 )
-from dualstream.solvers.rows.columns.inputs import ZERO
 from dualstream.solvers.rows.scalar import clip, exp_of, float_of, log_of, prefetch
-from dualstream.solvers.rows.text.tokens import LARGEST
+from dualstream.solvers.rows.text.tokens import LARGEST, ZERO
 
 # Statistics, as bits of FLAGS, in the order of their columns; `labels` is after SINCE.
 LAST, CHANGE, SINCE, COUNT, SUM, MEAN, DEVIATION, DIFFERENCE, Z, LABEL_COUNT, LABEL_MEAN = (

@@ -5,7 +5,7 @@ column of times and each column of values that the groups name, in the order of 
 
     key     a whole number from 1 to 2^53, the hash of the category's text
     time    seconds of Unix time
-    value   the number; 0 is carried as ZERO, because rows store no zeros
+    value   the number; 0 is carried as ZERO of text/tokens.py, because rows store no zeros
 
 The journal has them, and solvers/history/ turns them into columns. What a row lacks is absent.
 """
@@ -20,9 +20,6 @@ from dualstream.solvers.rows.columns.spec import age_features
 from dualstream.solvers.rows.intercept import width_of
 from dualstream.solvers.rows.text.tokens import hash_key
 from dualstream.solvers.spec_cache import SharedDerived, derived_once
-
-ZERO = 1e-300
-"""Stands for a number of at most this size: rows store no zeros."""
 
 
 @dataclass(frozen=True, slots=True)

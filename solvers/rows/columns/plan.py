@@ -6,12 +6,13 @@ that a kernel cannot read exactly as ColumnReader does.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
+from dualstream.solvers.rows.columns.inputs import Inputs
 from dualstream.solvers.rows.columns.letters import letters
 from dualstream.solvers.rows.columns.reader import missing_numbers
 from dualstream.solvers.rows.columns.spec import (
@@ -58,11 +59,19 @@ class NoPlan(Exception):
 class ColumnPlan:
     """Arrays of one model's columns, for features hashed to 2^bits.
 
-    Takes the resolved fields `columns` and `crosses`, as ColumnReader. Raises NoPlan.
+    Takes the same arguments as ColumnReader. Raises NoPlan.
     """
 
-    def __init__(self, columns: Mapping[str, Any], crosses: list[Any], bits: int) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Any],
+        crosses: list[Any],
+        inputs: Inputs,
+        computed: Collection[str],
+        bits: int,
+    ) -> None:
         self._bits = bits
+        self._inputs, self._computed = inputs, frozenset(computed)
         self._types: Mapping[str, Any] = columns["types"]
         self._roles = {columns[role]: role for role in ("label", "weight", "id")}
         self._roles.pop(None, None)
@@ -81,7 +90,7 @@ class ColumnPlan:
         self._first: dict[str, int] = {}
         """The first node of each column."""
         self._names: dict[int, str] = {_ROW: ""}
-        all_crossed = sorted({name for names in joined for name in names})
+        all_crossed = sorted({name for names in [*joined, inputs.keys] for name in names})
         self._crossed = {name: at + 1 for at, name in enumerate(all_crossed)}
         self.values[layout.NULL_IS_MISSING] = None in columns["missing"]
         self.values[layout.INDICATES] = columns["missing_indicator"]
@@ -128,6 +137,9 @@ class ColumnPlan:
         self.values[field + layout.OPENS] = self._opens(owner, name)
         self.values[field + layout.FIRST] = self._next
         self.values[field + layout.OPTION] = self._option(kind, name)
+        self.values[field + layout.INPUT] = index = self._input_of(name)
+        if index and not self.values[field + layout.CROSS]:
+            self.values[field + layout.CROSS] = -1
         for one in more:
             start = self._put(one.encode())
             crossed = one.removesuffix(".sin") if kind == layout.TIME else ""
@@ -168,6 +180,10 @@ class ColumnPlan:
             return layout.OTHER
         if name in self._roles:
             return _KINDS[self._roles[name]]
+        if name in self._computed:
+            return layout.OTHER
+        if name in self._inputs.keys and self._types[name] == "ignore":
+            return layout.KEY_ALONE
         if name in self._ignored or (name not in self._types and self._unknown == "ignore"):
             return layout.IGNORED
         if self._may_repeat(name):
@@ -217,6 +233,12 @@ class ColumnPlan:
             return sum(_PARTS[part] << 3 * at for at, part in enumerate(parts))
         return 0
 
+    def _input_of(self, name: str) -> int:
+        """Index in a row of a column's time or number as an input; 0 for other columns."""
+        if name in self._inputs.times:
+            return self._inputs.index_of_time(name)
+        return self._inputs.index_of_value(name) if name in self._inputs.values else 0
+
     def _add_missing(self, missing: Mapping[int, list[str | float | None]]) -> Floats:
         """Add the texts and numbers that stand for missing values, by node; return the numbers."""
         values = self.values
@@ -264,5 +286,7 @@ class ColumnPlan:
                 self.values[at : at + 4] = [self._next_cross, *columns, 0][:4]
                 self._next_cross += 1
                 at += 4
-            of = layout.CROSSES_AT + 2 * crossed
-            self.values[of : of + 2] = first, at
+            of = layout.CROSSES_AT + 3 * crossed
+            is_key = name in self._inputs.keys
+            key = self._inputs.index_of_key(name) if is_key else 0
+            self.values[of : of + 3] = first, at, key

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
-from dualstream.solvers.rows.columns.inputs import ZERO, Inputs, key_number
+from dualstream.solvers.rows.columns.inputs import Inputs, key_number
 from dualstream.solvers.rows.columns.spec import (
     AGE,
     MAX_COLUMNS,
@@ -43,7 +43,7 @@ from dualstream.solvers.rows.columns.values import (
     seconds_of,
     whole,
 )
-from dualstream.solvers.rows.text.tokens import LARGEST
+from dualstream.solvers.rows.text.tokens import LARGEST, ZERO
 from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
 
@@ -243,8 +243,8 @@ class ColumnReader:
         return explicit.get(steps[-1]) if steps else None
 
     def ignores(self, name: str) -> bool:
-        """Whether a column is no feature and has no role."""
-        return name in self._ignored and name not in self._roles
+        """Whether a column is no feature, has no role and is no key of the history."""
+        return name in self._ignored and name not in self._roles and name not in self._inputs
 
     def is_number(self, name: str) -> bool:
         """Whether a text in this column may be a number."""
@@ -323,9 +323,9 @@ class ColumnReader:
         """Whether a cross needs the category of this column."""
         return name in self._crossed
 
-    @property
-    def indicates_missing(self) -> bool:
-        return self._indicator
+    def indicates_missing(self, name: str) -> bool:
+        """Whether a missing value of this column is a feature."""
+        return self._indicator and self._types.get(name) != "ignore"
 
 
 class _Missing:
@@ -397,7 +397,7 @@ class _Row:
             self.categories[column] = categories
 
     def add_missing(self, name: str) -> None:
-        if self.reader.indicates_missing:
+        if self.reader.indicates_missing(name):
             self.features[f"{name}={_MISSING}"] = 1.0
 
     def add_cross(self, names: tuple[str, ...]) -> None:

@@ -22,6 +22,8 @@ MAX_ROW_NAMES = 100_000
 names are hashed."""
 LARGEST = 1e100
 """Largest magnitude of a number in a row: its square, summed over a row, stays finite."""
+ZERO = 1e-300
+"""Stands for an input of at most this size: rows store no zeros."""
 NO_LABELS, NUMBERS, PLACES = 0, 1, 2
 """How labels are read: ignored; as numbers; as indices into a table of labels as written."""
 LABELS = 4096

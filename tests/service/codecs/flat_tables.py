@@ -23,6 +23,13 @@ COLUMNS = {
 }
 CROSSES = [["site", "at.hour"], ["zip", "member"], "*"]
 SPEC = {"columns": COLUMNS, "crosses": CROSSES}
+_COUNT = {"stats": ["count"], "half_life": 9}
+_MEAN = {"of": "price", "stats": ["mean"], "half_life": "1d"}
+WITH_HISTORY = {
+    "columns": COLUMNS | {"ignore": [], "types": COLUMNS["types"] | {"ip": "ignore"}},
+    "crosses": CROSSES,
+    "history": [{"by": ["zip", "ip"], "time": "at"} | _MEAN, {"by": ["price", "member"]} | _COUNT],
+}
 
 
 def generated(seed, count=200):

@@ -15,7 +15,14 @@ from dualstream.service.codecs import as_batch, parse_body, parse_named_row
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.wire.problem_json import Problem
-from tests.service.codecs.flat_tables import SPEC, as_arrow, as_csv, generated, written
+from tests.service.codecs.flat_tables import (
+    SPEC,
+    WITH_HISTORY,
+    as_arrow,
+    as_csv,
+    generated,
+    written,
+)
 from tests.service.codecs.support import ARROW, CSV, NDJSON
 
 
@@ -53,9 +60,10 @@ def found(parsed):
     )
 
 
+@pytest.mark.parametrize("spec", [SPEC, WITH_HISTORY])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_format_gives_the_same_rows(seed):
-    rows, schema = generated(seed), schema_of()
+def test_every_format_gives_the_same_rows(seed, spec):
+    rows, schema = generated(seed), schema_of(spec)
     expected = found(parse_body(schema, None, json.dumps(rows).encode(), labelled=True))
     assert len(expected[3]) == len(rows) and len(expected[6]) > 150
     bodies = {

@@ -9,8 +9,9 @@ from dualstream.solvers import Batch, CorruptState
 from dualstream.solvers.errors import ShapeMismatch
 from dualstream.solvers.history.columns import HistoryColumns
 from dualstream.solvers.history.spec import STATS, half_life_seconds, table_bytes
-from dualstream.solvers.rows.columns.inputs import ZERO, Inputs
+from dualstream.solvers.rows.columns.inputs import Inputs
 from dualstream.solvers.rows.hashing import hash_names
+from dualstream.solvers.rows.text.tokens import ZERO
 from tests.solvers.history.reference import Reference, merged
 from tests.solvers.support import as_bytes
 

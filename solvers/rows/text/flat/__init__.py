@@ -16,6 +16,7 @@ from dualstream.solvers.rows.text.flat.csv import read_flat_records
 from dualstream.solvers.rows.text.flat.json import AT_NUMBERS, read_flat_objects
 from dualstream.solvers.rows.text.flat.plan import (
     FULL,
+    LATEST,
     LONGEST_NOTES,
     NOTE_NUMBERS,
     SCRATCH_BYTES,
@@ -26,6 +27,7 @@ from dualstream.solvers.rows.text.flat.words import SPAN_NUMBERS
 __all__ = [
     "AT_NUMBERS",
     "FULL",
+    "LATEST",
     "LONGEST_NOTES",
     "NOTE_NUMBERS",
     "SCRATCH_BYTES",

@@ -12,6 +12,8 @@ from dualstream.solvers.rows.text.flat.plan import (
     FULL,
     INDEX,
     INDICATES,
+    KEY_ALONE,
+    KIND,
     LONGEST_TEXT,
     MISSING_WORD_AT,
     NAME,
@@ -37,7 +39,7 @@ from dualstream.solvers.rows.text.name_cache import (
     text_slot,
     word_at,
 )
-from dualstream.solvers.rows.text.tokens import LONGEST_NAME, hash_bytes, store_name
+from dualstream.solvers.rows.text.tokens import LONGEST_NAME, hash_bytes, hash_key, store_name
 
 EQUALS, COLON = 61, 58
 MISSING = -2
@@ -134,6 +136,8 @@ def put_joined(
     node: int, cached: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT
 ) -> int:
     """Add the feature NAME=TEXT; the number of features then, or why not."""
+    if out.plan[NODES_AT + node * FIELDS + KIND] == KEY_ALONE:
+        return nnz
     if nnz >= out.indices.shape[0]:
         return FULL
     index = joined_index(node, cached, EQUALS, text, start, end, out)
@@ -158,11 +162,20 @@ def put_missing(node: int, nnz: int, out: OUT) -> int:
     return put_made(node, out.texts, MISSING_WORD_AT, MISSING_WORD_AT + 7, nnz, out)
 
 
+@kernel(inner=True)
+def put_input(index: int, x: float, nnz: int, out: OUT) -> int:
+    """Add an input of a history; the number of features and inputs then, or why not."""
+    if nnz >= out.indices.shape[0]:
+        return FULL
+    out.indices[nnz], out.values[nnz] = index, x
+    return nnz + 1
+
+
 @kernel
 def note(node: int, text: RO_U1, start: int, end: int, out: OUT) -> bool:
-    """Note a column's category, if it is crossed; False if there is no room."""
+    """Note a column's category, if a cross or key needs it; False if there is no room."""
     crossed = out.plan[NODES_AT + node * FIELDS + CROSS]
-    if crossed == 0:
+    if crossed <= 0:
         return True
     notes = out.notes
     first = notes[NOTED_BYTES]
@@ -193,11 +206,21 @@ def add_escaped(crossed: int, joined: U1, at: int, out: OUT) -> int:
 
 
 @kernel(inner=True)
+def put_key(crossed: int, nnz: int, out: OUT) -> int:
+    """Add the noted category of a column as an input, if the column is a key."""
+    index, at = out.plan[CROSSES_AT + 3 * crossed + 2], NOTE_AT + 3 * crossed
+    if index == 0:
+        return nnz
+    key = hash_key(out.noted, out.notes[at + 1], out.notes[at + 2])
+    return put_input(index, key, nnz, out)
+
+
+@kernel(inner=True)
 def put_crosses_of(crossed: int, nnz: int, out: OUT) -> int:
     """Add the crosses that begin with a crossed column."""
     plan, notes, scratch = out.plan, out.notes, out.scratch
     attempt = notes[ATTEMPT]
-    for at in range(plan[CROSSES_AT + 2 * crossed], plan[CROSSES_AT + 2 * crossed + 1], 4):
+    for at in range(plan[CROSSES_AT + 3 * crossed], plan[CROSSES_AT + 3 * crossed + 1], 4):
         second, third = plan[at + 2], plan[at + 3]
         if notes[NOTE_AT + 3 * second] != attempt:
             continue
@@ -225,7 +248,7 @@ def put_crosses_of(crossed: int, nnz: int, out: OUT) -> int:
 
 @kernel(inner=True)
 def put_rest(nnz: int, out: OUT) -> int:
-    """Add indicators of the declared columns that a row lacks, and its crosses."""
+    """Add indicators of the declared columns that a row lacks, its crosses and keys."""
     plan, notes = out.plan, out.notes
     if plan[INDICATES]:
         for k in range(plan[DECLARED]):
@@ -237,6 +260,8 @@ def put_rest(nnz: int, out: OUT) -> int:
                     return nnz
     for k in range(notes[NOTES]):
         nnz = put_crosses_of(notes[ORDER + k], nnz, out)
+        if nnz >= 0:
+            nnz = put_key(notes[ORDER + k], nnz, out)
         if nnz < 0:
             return nnz
     return nnz

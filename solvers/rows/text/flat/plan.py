@@ -39,8 +39,10 @@ NOT_MINE, UNKNOWN, FULL = -1, -2, -3
 """Why a kernel stops: at a row for the Python reader, an unknown name, or without room for
 features."""
 
-# Kinds of nodes.
-IGNORED, NUMBER, BOOLEAN, CATEGORY, INFERRED, WORDS, TIME, LABEL, WEIGHT, ID, OTHER = range(11)
+# Kinds of nodes. KEY_ALONE is a category that is no feature, only the key of a history.
+(
+    IGNORED, NUMBER, BOOLEAN, CATEGORY, INFERRED, WORDS, TIME, KEY_ALONE, LABEL, WEIGHT, ID, OTHER
+) = range(12)  # fmt: skip
 
 # Head of a plan.
 NULL_IS_MISSING, INDICATES, MISSING_TEXTS, DECLARED = range(4)
@@ -50,16 +52,18 @@ HEAD = 8
 
 # Fields of a node.
 (
-    OWNER, KEY, KEY_BYTES, NAME, NAME_BYTES, KIND, INDEX, SAME, CROSS, OPENS, FIRST, OPTION, FIELDS
-) = range(13)  # fmt: skip
+    OWNER, KEY, KEY_BYTES, NAME, NAME_BYTES, KIND, INDEX, SAME, CROSS, OPENS, FIRST, OPTION, INPUT,
+    FIELDS
+) = range(14)  # fmt: skip
 """The node of the object around it, its key and the column's name in `texts`, kind, the index of
-the feature NAME, the first node of the column, its number among crossed columns (from 1), whether
-an object opens, its first node of parts or of words, and ngrams or parts."""
+the feature NAME, the first node of the column, its number among crossed columns (from 1; -1 for
+others with an input), whether an object opens, its first node of parts or of words, ngrams or
+parts, and the index in a row of its time or number as an input of a history, or 0."""
 
 MAX_NODES = LAST_STEP
 """Maximum number of nodes that have a key or a number as value; node 0 is the row."""
 MAX_CROSSED = 1000
-"""Maximum number of crossed columns."""
+"""Maximum number of crossed columns, to which the keys of a history count."""
 MAX_MISSING = 400
 """Maximum number of texts, and of numbers, that stand for missing values."""
 SLOTS = 4096
@@ -72,8 +76,9 @@ MISSING_NUMBERS_AT = MISSING_AT + 3 * MAX_MISSING
 DECLARED_AT = MISSING_NUMBERS_AT + MAX_MISSING
 """Nodes of the declared columns, in their order."""
 CROSSES_AT = DECLARED_AT + MAX_NODES
-"""First and last + 1 of the crosses that begin with each crossed column."""
-NODES_AT = CROSSES_AT + 2 * (MAX_CROSSED + 1)
+"""First and last + 1 of the crosses that begin with each crossed column, and the index in a row of
+its input as a key, or 0."""
+NODES_AT = CROSSES_AT + 3 * (MAX_CROSSED + 1)
 """Nodes; after them four numbers for each cross: its node and its crossed columns."""
 
 # Texts that features have, at the begin of `texts`.
@@ -81,9 +86,10 @@ CONSTANTS = b"truefalsemissingmontuewedthufrisatsun"
 TRUE_AT, FALSE_AT, MISSING_WORD_AT, WEEKDAYS_AT = 0, 4, 9, 16
 
 # What the kernels write for the row at hand.
-NOTES, NOTED_BYTES, ATTEMPT, CROSSED, ID_BEGIN, ID_END, ORDER = range(7)
-"""Number of categories noted for crosses, their bytes, the number of the attempt to read a row, the
-row's crosses so far, begin and end of its id in the text, and the order of the noted columns."""
+NOTES, NOTED_BYTES, ATTEMPT, CROSSED, ID_BEGIN, ID_END, LATEST, ORDER = range(8)
+"""Number of categories noted for crosses and keys, their bytes, the number of the attempt to read a
+row, the row's crosses so far, begin and end of its id in the text, the latest time of a history
+that is read here, and the order of the noted columns."""
 NOTE_AT = ORDER + MAX_CROSSED + 1
 """Row, begin and end of the category of each crossed column."""
 NOTE_NUMBERS = NOTE_AT + 3 * (MAX_CROSSED + 1)

@@ -3,10 +3,18 @@
 import math
 
 from dualstream.solvers.jit import RO_U1, kernel
-from dualstream.solvers.rows.text.flat.features import JOINED_AT, note, put_made, put_named
+from dualstream.solvers.rows.text.flat.features import (
+    JOINED_AT,
+    note,
+    put_input,
+    put_made,
+    put_named,
+)
 from dualstream.solvers.rows.text.flat.plan import (
     FIELDS,
     FIRST,
+    INPUT,
+    LATEST,
     NODES_AT,
     NOT_MINE,
     OPTION,
@@ -195,6 +203,14 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
     day = hour * 3600.0 + of_day // 60 % 60 * 60.0 + of_day % 60 + micros * 1e-6
     day /= 86_400.0
     year_day, month_day = day_in_year(days)
+    since = seconds + micros * 1e-6
+    since = since if since != 0.0 else 1e-6
+    if out.plan[at + INPUT]:
+        if since > out.notes[LATEST]:
+            return NOT_MINE
+        nnz = put_input(out.plan[at + INPUT], since, nnz, out)
+        if nnz < 0:
+            return nnz
     while parts > 0:
         kind = parts % 8
         parts //= 8
@@ -208,8 +224,7 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
                 return nnz
             continue
         if kind == AGE:
-            since = seconds + micros * 1e-6
-            nnz = put_named(part, since if since != 0.0 else 1e-6, nnz, out)
+            nnz = put_named(part, since, nnz, out)
             part += 1
             if nnz < 0:
                 return nnz

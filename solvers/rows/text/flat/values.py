@@ -12,6 +12,7 @@ from dualstream.solvers.rows.text.flat.features import (
     JOINED_AT,
     MISSING,
     note,
+    put_input,
     put_joined,
     put_made,
     put_missing,
@@ -27,6 +28,8 @@ from dualstream.solvers.rows.text.flat.plan import (
     FULL,
     IGNORED,
     INFERRED,
+    INPUT,
+    KEY_ALONE,
     KIND,
     MISSING_AT,
     MISSING_NUMBERS_AT,
@@ -44,7 +47,7 @@ from dualstream.solvers.rows.text.flat.plan import (
 from dualstream.solvers.rows.text.flat.times import put_number_as_time, put_text_as_time
 from dualstream.solvers.rows.text.flat.words import put_words
 from dualstream.solvers.rows.text.name_cache import SHORT, find_text, store_text, text_slot
-from dualstream.solvers.rows.text.tokens import digit, json_number
+from dualstream.solvers.rows.text.tokens import ZERO, digit, json_number
 
 AS_IT_IS, AS_TRUE, AS_FALSE, AS_DIGITS, UNCERTAIN = range(5)
 """What a text is as a category."""
@@ -178,11 +181,12 @@ def put_boolean(node: int, x: bool, nnz: int, out: OUT) -> int:
     end = start + (4 if x else 5)
     if kind == IGNORED:
         return nnz
-    if (kind != BOOLEAN and kind != CATEGORY and kind != INFERRED) or not note(
-        node, out.texts, start, end, out
-    ):
+    is_category = kind == CATEGORY or kind == KEY_ALONE
+    if not (is_category or kind == BOOLEAN or kind == INFERRED):
         return NOT_MINE
-    if kind == CATEGORY:
+    if not note(node, out.texts, start, end, out):
+        return NOT_MINE
+    if is_category:
         return put_made(node, out.texts, start, end, nnz, out)
     return put_named(node, 1.0 if x else 0.0, nnz, out)
 
@@ -208,14 +212,19 @@ def put_number_of_other(
         return put_number_as_time(node, x, nnz, out)
     if kind == BOOLEAN and (x == 0.0 or x == 1.0):
         return put_boolean(node, x == 1.0, nnz, out)
-    if kind != NUMBER and kind != INFERRED and kind != CATEGORY:
+    is_category = kind == CATEGORY or kind == KEY_ALONE
+    if not (is_category or kind == NUMBER or kind == INFERRED):
         return NOT_MINE
-    if kind == CATEGORY or out.plan[at + CROSS]:
+    if is_category or out.plan[at + CROSS] > 0:
         end = write_number(x, text, start, end, out)
         if end < 0 or not note(node, out.scratch, JOINED_AT, end, out):
             return NOT_MINE
-    if kind == CATEGORY:
+    if is_category:
         return put_made(node, out.scratch, JOINED_AT, end, nnz, out)
+    if out.plan[at + INPUT]:
+        nnz = put_input(out.plan[at + INPUT], x if abs(x) > ZERO else ZERO, nnz, out)
+        if nnz < 0:
+            return nnz
     return put_named(node, x, nnz, out)
 
 
@@ -257,7 +266,7 @@ def put_text_of_other(node: int, text: RO_U1, start: int, end: int, nnz: int, ou
     if kind == BOOLEAN:
         boolean = boolean_of(text, start, end)
         return NOT_MINE if boolean < 0 else put_boolean(node, boolean == 1, nnz, out)
-    if kind == CATEGORY:
+    if kind == CATEGORY or kind == KEY_ALONE:
         form, x = category_of(text, start, end, out)
         if form == UNCERTAIN:
             return NOT_MINE
