@@ -12,7 +12,7 @@ from dualstream.service.api.request_rows import (
     is_parsed_inline,
     request_of,
 )
-from dualstream.service.api.responses import NO_ROWS, first_errors, refusal
+from dualstream.service.api.responses import NO_ROWS, PAUSED, first_errors, refusal
 from dualstream.service.api.views import answer
 from dualstream.service.codecs import ParsedRows, parse_body, without_rows
 from dualstream.service.http.openapi import returns
@@ -138,6 +138,9 @@ def _answer(model: Model, parsed: ParsedRows, receipt: Receipt, is_duplicate: bo
     for row in receipt.conflicts:
         pointer = parsed.id_pointer.format(indices[row])
         errors.append(RowError(indices[row], pointer, "another row was observed under this id"))
+    rows = range(len(indices)) if receipt.rows is None else receipt.rows
+    quarantined = rows[len(rows) - receipt.set_aside :]
+    errors += [RowError(indices[row], "", PAUSED) for row in quarantined]
     errors.sort(key=lambda error: error.index)
     is_old = bool(duplicates) and not position.count and not errors
     return Learned(

@@ -76,7 +76,9 @@ def test_rows_of_a_paused_model_enter_when_it_learns_them(serve, store):
     send(client, [row(number, bad=True) for number in range(200, 260)])
     paused(client)
     before = history_of(replica_of(client))
-    assert send(client, [row(260), row(261)], "observe")["count"] == 2
+    answer = send(client, [row(260), row(261)], "observe")
+    assert (answer["count"], answer["rejected"]) == (2, 2)
+    assert all("paused" in error["reason"] for error in answer["errors"])
     assert history_of(replica_of(client)) == before
     assert replica_of(client).learner.observed == 0
     resumed = client.post("/models/m/resume?rows=learn")
