@@ -33,6 +33,7 @@ from dualstream.service.journal.protocol import (
     NotReplicated,
     OutcomeUnknown,
     PartPosition,
+    TooManyPendingRows,
     Trimmed,
     UnknownCopy,
 )
@@ -51,6 +52,7 @@ from dualstream.service.replica.groups import (
     is_whole,
     next_group,
     own_entry,
+    stores_rows,
 )
 from dualstream.service.replica.outcomes import Applied, ControlOutcome, clear_outcomes
 from dualstream.service.replica.recovery import reach_head, rebuild
@@ -77,6 +79,7 @@ EXPECTED_ERRORS = (
     CursorMoved,
     MissingPosition,
     NotReplicated,
+    TooManyPendingRows,
 )
 """The caller receives these errors. They need no log entry."""
 NEXT_REQUEST_ITERATIONS = 6
@@ -320,9 +323,23 @@ class Committer:
             log.error(
                 "model %r: %d grouped requests failed", self._replica.id, failed, exc_info=error
             )
-        for future in group.futures:
+        futures: Sequence[asyncio.Future[Receipt]] = group.futures
+        if isinstance(error, TooManyPendingRows) and self._refusal is None:
+            futures = self._requeue_others(group)
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
+
+    def _requeue_others(self, group: Group) -> "list[asyncio.Future[Receipt]]":
+        """Append the requests of a failed group again that store no pending rows.
+
+        Nothing of the group was journalled. Returns the futures of the other requests.
+        """
+        pairs = list(zip(group.requests, group.futures, strict=True))
+        self._waiting.extendleft(
+            pair for pair in reversed(pairs) if not stores_rows(pair[0]) and not pair[1].done()
+        )
+        return [future for request, future in pairs if stores_rows(request)]
 
     def _report_failure(self, error: Exception) -> None:
         if self._refusal is None:  # otherwise another replica has replaced this one

@@ -134,6 +134,11 @@ def _forms_own_group(request: AnyRequest) -> bool:
     return isinstance(request, ControlRequest) or request.cursor is not None
 
 
+def stores_rows(request: AnyRequest) -> bool:
+    """Does the request store pending rows?"""
+    return any([part.pending is not None for part in request.parts])
+
+
 def _rows(request: AnyRequest) -> int:
     """Number of rows; 0 for a control."""
     return len(request.rows) if isinstance(request, Request) else 0

@@ -15,8 +15,11 @@ from dualstream.service.journal.protocol import (
     AppendRequest,
     JournalUnavailable,
     LogPosition,
+    NewPendingRow,
     NonceForgotten,
     OutcomeUnknown,
+    Part,
+    TooManyPendingRows,
 )
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.replica.commit import Committer
@@ -305,6 +308,30 @@ def test_refused_append_fails_its_group_alone(tmp_path):
         assert (await bench.send("next")).placed.seq == 1
 
     run(tmp_path, scenario, [Fault.REFUSED])
+
+
+def test_too_many_pending_rows_fail_only_the_requests_that_store_some(tmp_path, monkeypatch):
+    async def scenario(bench: Bench) -> None:
+        append = bench.faulty.append
+
+        async def full(wanted: AppendRequest) -> Any:
+            if any(part.pending is not None for part in wanted.parts):
+                raise TooManyPendingRows("m", 3, 3, 1000)
+            return await append(wanted)
+
+        monkeypatch.setattr(bench.faulty, "append", full)
+        key = make_key(KeyKind.LABEL, "a")
+        storing = request(None)
+        parts = [Part(storing.parts[0].body, 1, key, pending=NewPendingRow(key, b"row"))]
+        too_many = [bench.committer.submit(Request(parts, storing.rows)) for _ in range(2)]
+        others = [asyncio.create_task(bench.send(key)) for key in "bc"]
+        for future in too_many:
+            with pytest.raises(TooManyPendingRows):
+                await future
+        assert [(await other).placed.seq for other in others] == [1, 2]
+
+    bench = run(tmp_path, scenario)
+    assert bench.groups == [2]
 
 
 def test_outcome_still_unknown_at_the_deadline_is_said_and_can_be_repeated(tmp_path):
