@@ -25,6 +25,7 @@ ELSEWHERE = {
     "docs/reference/cli.md": "test_cli_doc.py",
     "docs/reference/formats.md": "test_formats_doc.py",
     "docs/start/examples.md": "test_examples.py",
+    "docs/guides/card-fraud.md": "test_card_fraud_doc.py",
     "docs/guides/kafka.md": "test_kafka_doc.py",
     "docs/guides/redis.md": "test_redis_doc.py",
     "docs/guides/nats.md": "test_nats_doc.py",
