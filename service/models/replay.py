@@ -110,7 +110,8 @@ def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]
         raise Refused(str(error)) from error
     for field in ENCODING:
         if resolved.get(field) != before.get(field):
-            raise Refused(f"{field} cannot change, because the journal's rows are encoded with it")
+            reason = "cannot change, because the journal's rows are encoded with it"
+            raise Refused(f"{field} {reason}; learn the file again with the new specification")
     return resolved
 
 

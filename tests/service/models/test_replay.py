@@ -118,6 +118,25 @@ def test_a_replay_of_no_record_says_so(serve, store):
         assert done.output.startswith("m at seq 0, without records\nsamples 0, ")
 
 
+def test_a_history_is_replayed_with_another_learner_but_cannot_change(serve, store):
+    client = serve(store=store)
+    group = {"by": "card", "of": "amount", "stats": ["count", "mean"], "half_life": 10}
+    types = {"card": "ignore", "amount": "number"}
+    spec = {"algorithm": "dual_ascent", "columns": {"types": types}, "history": [group]}
+    rows = [{"card": n * n % 7, "amount": n % 5, "y": n % 2} for n in range(40)]
+    for model, more in (("m", {}), ("other", {"rho": 0.5})):
+        client.put(f"/models/{model}", json=spec | more)
+        client.post(f"/models/{model}/learn", json=rows[:20])
+        client.post(f"/models/{model}/observe", json=rows[20:30])
+        client.post(f"/models/{model}/learn", json=rows[30:])
+    assert got(replayed(store)) == state(client)
+    assert got(replayed(store, "--set", "rho=0.5")) == state(client, "other")
+    for history in (None, [group | {"half_life": 5}], [group | {"by": "amount"}]):
+        reason = refused(store, "--set", f"history={json.dumps(history)}")
+        assert "history cannot change" in reason
+        assert "learn the file again with the new specification" in reason
+
+
 def test_what_cannot_be_replayed_is_refused_with_the_reason(serve, store, tmp_path: Path):
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
