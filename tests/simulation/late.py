@@ -17,6 +17,7 @@ from dualstream.service.journal.record import KeyKind, Rows, make_key
 from dualstream.service.models.late_labels import (
     Label,
     Labelled,
+    ServedRows,
     Wait,
     learn_labels,
     packed_label,
@@ -78,7 +79,8 @@ async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> Non
         notes.late.served[row].add((seq, float(scores[0])))
         notes.late.asked_at.setdefault(row, worker.world.scheduler.now)
         wait = Wait(packed_label(models.default_of(tag)), DEFAULT_S) if default else Wait()
-        count = await remember(worker.connection, model, rows, scores.tolist(), seq, wait)
+        served = ServedRows(rows, scores.tolist(), seq)
+        count = await remember(worker.connection, model, served, wait)
         _check_waits_or_known(worker, model, tag, None if count else began)
         if not count:
             return
