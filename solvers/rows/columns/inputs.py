@@ -12,6 +12,7 @@ The journal has them, and solvers/history/ turns them into columns. What a row l
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from dualstream.solvers.rows.columns.spec import age_features
 from dualstream.solvers.rows.intercept import width_of
 from dualstream.solvers.rows.text.tokens import hash_key
 from dualstream.solvers.spec_cache import SharedDerived, derived_once
+
+_SHORT = 64
+"""Maximum characters of a key whose number is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,17 @@ def depends_on_past(spec: Mapping[str, Any]) -> bool:
 
 def key_number(text: str) -> float:
     """The input of a key: a whole number from 1 to 2^53."""
+    return _cached_hash(text) if len(text) <= _SHORT else _hash(text)
+
+
+def _hash(text: str) -> float:
     # A bytearray, because numba takes no read-only buffer here.
     encoded = bytearray(text.encode("utf-8", "surrogatepass"))
     return hash_key(np.frombuffer(encoded, np.uint8), 0, len(encoded))
+
+
+_cached_hash = lru_cache(8192)(_hash)
+"""Rows that Python reads one by one call no kernel then, which is several times as slow."""
 
 
 def _distinct(names: Iterable[str | None]) -> tuple[str, ...]:
