@@ -191,6 +191,10 @@ def _may_be_forked(model: "Model", seq_before: int, head: Head) -> bool:
 
     `seq_before` is the seq of the replica before the head was read.
     """
+    replica = model.replica
     if head.seq < seq_before:
         return True
-    return head.seq == seq_before == model.replica.seq and head.chain != model.replica.chain
+    # A thread that has learned the last row of an entry leaves the chain to the event loop.
+    is_inside_entry = replica.seq != replica.lineage.end
+    is_same_seq = head.seq == seq_before == replica.seq
+    return is_same_seq and head.chain != replica.chain and not is_inside_entry

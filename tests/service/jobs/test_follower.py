@@ -176,6 +176,20 @@ def test_heads_are_asked_for_where_something_may_have_been_committed(
     assert look() == ([] if counts_commits else ["m"])
 
 
+def test_a_replica_inside_an_entry_is_not_suspected(nobody_follows, pair):
+    one, other = pair
+    registry, replica = other.app._registry, replica_of(other)
+    learn_row(one)
+    # The row of the entry is learned, and its chain is not yet that of the replica.
+    where = (replica.id, replica.incarnation, 0, 1 << 20)
+    (entry,) = other.portal.call(registry.journal.read, *where)
+    other.portal.call(replica.learn_part, entry, entry.seq)
+    head = replica_of(one)
+    assert replica.seq == head.seq == 1 and replica.chain != head.chain
+    other.portal.call(Follower(registry, registry.journal)._check_heads)
+    assert not replica.is_forked
+
+
 def test_heads_of_many_models_are_asked_for_some_at_a_time(nobody_follows, client, monkeypatch):
     monkeypatch.setattr(follower_module, "HEADS_PER_QUERY", 2)
     for name in "abcde":
