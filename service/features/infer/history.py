@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 from statistics import median
@@ -55,14 +54,9 @@ class ProposedGroup(NamedTuple):
         return str(self.group["by"])
 
 
-@dataclass(slots=True)
-class _Times:
+class _Times(NamedTuple):
     name: str
     seconds: list[float | None]
-
-    @property
-    def present(self) -> list[float]:
-        return [one for one in self.seconds if one is not None]
 
 
 def propose_groups(
@@ -88,7 +82,7 @@ def propose_groups(
     for key in keys:
         gaps = _gaps(categories_of(rows, key), times.seconds)
         if gaps:
-            groups.append(_group(key, choices[key.name], times, median(gaps), value, task))
+            groups.append(_group(key, choices[key.name], times.name, median(gaps), value, task))
     return groups, "" if groups else "no column has values that return, as those of a key do"
 
 
@@ -109,12 +103,11 @@ def _time_of_rows(rows: Rows, columns: Sequence[Seen]) -> _Times | None:
             row.get(seen.name) if text else None for row, text in zip(rows, texts, strict=True)
         ]
         seconds = [seconds_of(as_time("", one)) if is_time(one) else None for one in values]
-        times = _Times(seen.name, seconds)
-        present = times.present
+        present = [one for one in seconds if one is not None]
         ordered = sum(before <= after for before, after in pairwise(present))
         is_ordered = ordered >= _IN_ORDER * max(len(present) - 1, 1)
         if is_ordered and 2 * len(present) > len(rows) and max(present) <= latest:
-            return times
+            return _Times(seen.name, seconds)
     return None
 
 
@@ -157,25 +150,22 @@ def _gaps(keys: Sequence[str | None], seconds: Sequence[float | None]) -> list[f
 
 
 def _group(
-    seen: Seen, choice: Choice, times: _Times, gap: float, value: str | None, task: str
+    seen: Seen, choice: Choice, at: str, gap: float, value: str | None, task: str
 ) -> ProposedGroup:
-    span = max(times.present) - min(times.present)
-    lengths = [10 * gap] if task == "multiclass" else [gap, 10 * gap]
-    reasons = ["10 times the median gap"] if task == "multiclass" else ["the median gap, 10 gaps"]
-    if span / 4 > 30 * gap and task != "multiclass":
-        lengths.append(span / 4)
-        reasons.append("a quarter of the sample's time")
-    half_lives = list(dict.fromkeys(map(_half_life, lengths)))
-    group: dict[str, Any] = {"by": seen.name, "time": times.name}
+    # Each class has a column for each half-life.
+    factors = [10] if task == "multiclass" else [1, 10, 100]
+    half_lives = list(dict.fromkeys(_half_life(factor * gap) for factor in factors))
+    group: dict[str, Any] = {"by": seen.name, "time": at}
     if value is not None:
         group["of"] = value
     stats = ["since", "count", "difference", "label_mean"]
     group["stats"] = [stat for stat in stats if value is not None or stat != "difference"]
     group["half_life"] = half_lives
     count, distinct = len(seen.values), len(seen.counts)
+    gaps = f"{', '.join(map(str, factors))} times the median gap of {_shown(gap)}"
     reason = (
         f"{distinct:,} values of {seen.name} return: {1 - distinct / count:.0%} of the rows have"
-        f" one from before; the median gap is {_shown(gap)}; half-lives: {' and '.join(reasons)}"
+        f" one from before; half-lives are {gaps}"
     )
     return ProposedGroup(group, reason, _as_key(choice, distinct))
 

@@ -76,8 +76,8 @@ def test_keys_that_return_are_proposed_with_time_and_number():
     stats = ["since", "count", "difference", "label_mean"]
     # A card pays every 10 hours and a shop every 18 minutes; the median of their gaps is less.
     shared = {"time": "at", "of": "amount", "stats": stats}
-    assert card == {"by": "card", **shared, "half_life": ["6h", "3d"]}
-    assert shop == {"by": "shop_id", **shared, "half_life": ["10m", "2h", "12h"]}
+    assert card == {"by": "card", **shared, "half_life": ["6h", "3d", "30d"]}
+    assert shop == {"by": "shop_id", **shared, "half_life": ["10m", "2h", "1d"]}
     types = proposal.spec["columns"]["types"]
     assert (types["card"], types["shop_id"]) == ("ignore", "category")
     assert "no feature of its own" in proposal.choices["card"].reason
