@@ -506,7 +506,12 @@ def apply_rows(
                 if group[FLAGS] & OF_WEIGHT:
                     enter_value(start, value, group, factors, numbers)
                 enter_label(start, label, True, classes, group, factors, numbers)
-            elif is_late and counts_label and (group[LAGS] > 0 or group[FLAGS] & OF_LABELS):
+            elif (
+                is_late
+                and counts_label
+                and value == value
+                and (group[LAGS] > 0 or group[FLAGS] & OF_LABELS)
+            ):
                 if slot < 0:
                     counts[g, LOST_LABELS] += 1
                 else:

@@ -92,7 +92,7 @@ class Reference:
                 if timed or label == label:
                     block.label_weight *= keep
             self.enter_label(group, slot, label, factors)
-        elif is_late and label == label and (group["labels"] or self.has_labels(group)):
+        elif is_late and label == label and value == value and self.takes_labels(group):
             if slot is None:
                 self.lost[g] += 1
             else:
@@ -102,8 +102,8 @@ class Reference:
                 self.enter_label(group, slot, label, factors)
         return columns
 
-    def has_labels(self, group):
-        return "label_count" in group["stats"] or "label_mean" in group["stats"]
+    def takes_labels(self, group):
+        return bool(group["labels"] or {"label_count", "label_mean"} & set(group["stats"]))
 
     def width(self, group):
         return len(self.read(group, None, NAN, NAN, []))

@@ -355,3 +355,23 @@ def test_a_late_label_has_the_weight_of_its_row_and_moves_no_clock():
     assert step(0, 1.0, 1.0, served=0.5) == {}
     assert step(3600, 1.0, 0.0) == {count: 0.5}
     assert step(7200, 1.0, 0.0) == {count: 0.25, since: pytest.approx(math.log1p(3600))}
+
+
+def test_a_late_label_of_a_row_without_a_value_enters_no_group_of_values():
+    groups = [
+        group("shop", ("mean", "label_count"), ("1h",), labels=1),
+        group("card", (), (), of=None, labels=1),
+    ]
+    stage = HistoryColumns(groups, inputs_of_width(10), 10, "binary")
+    names = dict(zip(hash_names(stage.names, 10).tolist(), stage.names, strict=True))
+
+    def step(label, weight, served=NAN, **cells):
+        row = [({}, {"shop": 7.0, "card": 5.0, "at": 1e9} | cells)]
+        out = rows_of(stage.learn(batch_of(row, [label], [weight], [served], 10)))[0]
+        return {names[j]: x for j, x in out.items()}
+
+    step(NAN, 0.0, x=3.0)
+    step(NAN, 0.0)
+    step(1.0, 1.0, served=0.5)
+    assert step(1.0, 0.0, x=3.0) == {"shop.x.mean.1h": 3.0, "card.labels.1": 1.0}
+    assert stage.counts[0]["lost_labels"] == 0
