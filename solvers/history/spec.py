@@ -92,9 +92,14 @@ def group_columns(group: Mapping[str, Any]) -> list[HistoryColumn]:
     return columns
 
 
-def group_name(group: Mapping[str, Any]) -> str:
-    """How a resolved group is named in metrics: as its columns begin."""
-    return "*".join(group["by"]) or group["of"] or group["time"]
+def group_names(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How resolved groups are named in metrics: as their columns begin. If several begin so, all
+    but the first have their index, too."""
+    names: list[str] = []
+    for at, group in enumerate(groups):
+        name = "*".join(group["by"]) or group["of"] or group["time"]
+        names.append(f"{name} #{at}" if name in names else name)
+    return names
 
 
 def column_names(groups: Iterable[Mapping[str, Any]], task: str) -> list[str]:

@@ -127,6 +127,8 @@ async def _submit(
     receipt = await model.submit(await request_of(parsed, key, mark))
     if receipt.placed.conflict:
         raise key_reused()
+    if len(receipt.conflicts) == good:
+        raise refusal(parsed, _errors(parsed, receipt))
     return _answer(model, parsed, receipt, receipt.placed.duplicate)
 
 
@@ -134,14 +136,7 @@ def _answer(model: Model, parsed: ParsedRows, receipt: Receipt, is_duplicate: bo
     """The answer about rows that were journalled now or before."""
     indices, position = parsed.row_indices, receipt.placed
     duplicates = [Duplicate(indices[row], seq) for row, seq in receipt.duplicates]
-    errors = [*parsed.errors]
-    for row in receipt.conflicts:
-        pointer = parsed.id_pointer.format(indices[row])
-        errors.append(RowError(indices[row], pointer, "another row was observed under this id"))
-    rows = range(len(indices)) if receipt.rows is None else receipt.rows
-    quarantined = rows[len(rows) - receipt.set_aside :]
-    errors += [RowError(indices[row], "", PAUSED) for row in quarantined]
-    errors.sort(key=lambda error: error.index)
+    errors = _errors(parsed, receipt)
     is_old = bool(duplicates) and not position.count and not errors
     return Learned(
         model=model.record.id,
@@ -155,3 +150,16 @@ def _answer(model: Model, parsed: ParsedRows, receipt: Receipt, is_duplicate: bo
         duplicates=duplicates or UNSET,
         errors=first_errors(errors),
     )
+
+
+def _errors(parsed: ParsedRows, receipt: Receipt) -> list[RowError]:
+    """Errors of all rows that have not entered, in the order of the request."""
+    indices, errors = parsed.row_indices, [*parsed.errors]
+    for row in receipt.conflicts:
+        pointer = parsed.id_pointer.format(indices[row])
+        errors.append(RowError(indices[row], pointer, "another row was observed under this id"))
+    rows = range(len(indices)) if receipt.rows is None else receipt.rows
+    quarantined = rows[len(rows) - receipt.set_aside :]
+    errors += [RowError(indices[row], "", PAUSED) for row in quarantined]
+    errors.sort(key=lambda error: error.index)
+    return errors

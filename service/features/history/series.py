@@ -6,7 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from dualstream.service.metrics.families import Family, Put
 from dualstream.service.replica.replica import Replica
-from dualstream.solvers.history.spec import group_name
+from dualstream.solvers.history.spec import group_names
 
 _GROUP = ("group",)
 FAMILIES = {
@@ -33,8 +33,7 @@ def measure(replica: Replica, put: Put) -> None:
         return
     learner: Any = replica.learner
     put("observed_rows", learner.observed)
-    for group, counts in zip(groups, learner.history.counts, strict=True):
-        name = group_name(group)
+    for name, counts in zip(group_names(groups), learner.history.counts, strict=True):
         put("history_keys", counts["keys"], name)
         put("history_evicted_keys", counts["evicted"], name)
         put("history_late_rows", counts["late"], name)

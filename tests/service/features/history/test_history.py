@@ -280,6 +280,23 @@ def test_bad_rows_are_refused(client):
     assert replica_of(client).seq == 0
 
 
+def test_a_request_whose_ids_are_all_taken_is_refused(client):
+    observe(client, event(3, tx="a"))
+    answer = client.post("/models/m/observe", json=event(4, tx="a"))
+    assert_problem(answer, 422, "invalid-rows")
+    assert answer.json()["errors"][0]["pointer"] == "/tx"
+    assert replica_of(client).seq == 1
+
+
+def test_groups_of_one_key_have_metrics_of_their_own(client):
+    groups = [{"by": "card", "stats": "count", "half_life": rows} for rows in (3, 9)]
+    client.put("/models/twice", json=SPEC | {"history": groups})
+    client.post("/models/twice/learn", json=event(1, fraud=1))
+    metrics = scraped(client)
+    for name in ("card", "card #1"):
+        assert metrics[f'dualstream_history_keys{{group="{name}",model="twice"}}'] == 1
+
+
 def test_a_model_without_history_observes_nothing(client):
     client.put("/models/plain", json={"columns": SPEC["columns"]})
     answer = client.post("/models/plain/observe", json=event(1))
