@@ -56,6 +56,7 @@ _DATATYPES = {
     "category": "BYTES",
     "text": "BYTES",
     "time": "BYTES",
+    "ignore": "BYTES",
 }
 """Datatype of a column by its type, for models with `columns`."""
 _EXAMPLE = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 0, 0.5]}]}
@@ -98,7 +99,9 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
     features = model.replica.spec["features"]
     inputs: list[dict[str, Any]] = [_column(name, "FP64") for name in names]
     if (reader := model.row_schema.columns) is not None:
-        inputs = [_column(name, _DATATYPES[reader.kind_of(name)]) for name in reader.declared]
+        # Keys of a history are read even if they are no features.
+        columns = dict.fromkeys((*reader.declared, *model.row_schema.inputs.keys))
+        inputs = [_column(name, _DATATYPES[reader.kind_of(name)]) for name in columns]
     elif features["kind"] == "indexed":
         inputs = [{"name": "x", "datatype": "FP64", "shape": [-1, intercept.width_of(features)]}]
     return {"name": model_id, "platform": "dualstream", "inputs": inputs, "outputs": outputs}

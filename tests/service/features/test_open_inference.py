@@ -79,6 +79,14 @@ def test_features_by_name_are_inputs_of_their_own(client):
     assert sorted(listed) == ["age", "city=Oslo", "new"]
 
 
+def test_ignored_keys_of_a_history_are_inputs(client):
+    types = {"card": "ignore", "note": "ignore", "amount": "number"}
+    history = [{"by": "card", "of": "amount", "stats": "last"}]
+    client.put("/models/h", json={"columns": {"types": types}, "history": history})
+    listed = {one["name"]: one["datatype"] for one in client.get("/v2/models/h").json()["inputs"]}
+    assert listed == {"amount": "FP64", "card": "BYTES"}
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
