@@ -116,6 +116,10 @@ class Contribution(Struct):
     index: Annotated[int, about("Counted from 1.")]
     contribution: Annotated[float, about("In units of the score.")]
     name: Annotated[str | UnsetType, about("Name of a hashed feature.")] = UNSET
+    value: Annotated[
+        float | UnsetType,
+        about("The feature's value, of a model whose columns are computed from earlier rows."),
+    ] = UNSET
 
 
 class Explanation(Struct):

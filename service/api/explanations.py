@@ -1,16 +1,18 @@
 """Explanations of predictions (`explain=true`): what each feature of a row contributes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
+from msgspec import UNSET
 
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import run_view_in_thread
 from dualstream.service.models.model import Model
 from dualstream.solvers import Batch, Learner, NotExpressible, explain
 from dualstream.solvers.protocols.explanation import Explanation as Explained
+from dualstream.solvers.protocols.learner import as_served
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.schemas import (
     MAX_EXPLAINED,
@@ -50,8 +52,10 @@ async def add_explanations(
     explanations: list[Explanation | None] = []
     try:
         for row in range(len(batch)):
-            explained = await run_view_in_thread(explain, learner, batch[row : row + 1])
-            explanations.append(_view_of(explained, model.replica.names.get))
+            row_alone = batch[row : row + 1]
+            explained = await run_view_in_thread(explain, learner, row_alone)
+            columns = as_served(learner, row_alone)
+            explanations.append(_view_of(explained, model.replica.names.get, columns))
     except NotExpressible as reason:
         algorithm = model.replica.spec["algorithm"]
         raise Problem(
@@ -65,8 +69,13 @@ async def add_explanations(
             answered.explanations[index] = one
 
 
-def _view_of(explained: Explained, name_of: Callable[[int], str | None]) -> Explanation | None:
-    """The largest contributions, equal ones by feature; None if a number is not finite."""
+def _view_of(
+    explained: Explained, name_of: Callable[[int], str | None], columns: Batch | None = None
+) -> Explanation | None:
+    """The largest contributions, equal ones by feature; None if a number is not finite.
+
+    columns   the row with columns of its past, whose values are shown
+    """
     numbers = explained.contributions
     if not (math.isfinite(explained.score) and math.isfinite(explained.base)):
         return None
@@ -74,7 +83,10 @@ def _view_of(explained: Explained, name_of: Callable[[int], str | None]) -> Expl
         return None
     order = np.argsort(-np.abs(numbers), kind="stable")
     listed, others = order[:MAX_LISTED], order[MAX_LISTED:]
-    view = partial(_contribution, name_of)
+    values: dict[int, float] = {}
+    if columns is not None:
+        values = dict(zip(columns.indices.tolist(), columns.values.tolist(), strict=True))
+    view = partial(_contribution, name_of, values)
     return Explanation(
         base=explained.base,
         contributions=list(
@@ -85,9 +97,11 @@ def _view_of(explained: Explained, name_of: Callable[[int], str | None]) -> Expl
 
 
 def _contribution(
-    name_of: Callable[[int], str | None], index: int, contribution: float
+    name_of: Callable[[int], str | None],
+    values: Mapping[int, float],
+    index: int,
+    contribution: float,
 ) -> Contribution:
     name = name_of(index)
-    if name is None:
-        return Contribution(index + 1, contribution)
-    return Contribution(index + 1, contribution, name)
+    shown = UNSET if name is None else name
+    return Contribution(index + 1, contribution, shown, values.get(index, UNSET))

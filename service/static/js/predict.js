@@ -163,8 +163,8 @@ async function explained(id, spec, x) {
 
 function contributionTable({ base, contributions, rest }, x, isComputed) {
   const most = Math.max(...contributions.map((one) => Math.abs(one.contribution)), 1e-300);
-  const rows = contributions.map(({ name, index, contribution }) => {
-    const [feature, value] = isComputed(name ?? "") ? [name, "history"] : featureOf(x, name, index);
+  const rows = contributions.map(({ name, index, contribution, value: computed }) => {
+    const [feature, value] = isComputed(name ?? "") ? [name, `history: ${number(computed)}`] : featureOf(x, name, index);
     return [feature, value.length > LONG ? `${value.slice(0, LONG)}…` : value, right(number(contribution)), bar(contribution / most)];
   });
   if (rest) rows.push(["all others", "", right(number(rest)), ""]);

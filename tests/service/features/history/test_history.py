@@ -310,6 +310,15 @@ def test_a_model_with_history_is_not_exported(client):
     assert "history" in answer.json()["detail"]
 
 
+def test_an_explanation_shows_the_values_of_the_columns(client):
+    learn(client, *(event(number, fraud=number % 2) for number in range(9)))
+    answer = client.post("/models/m/predict?explain=true", json=event(9)).json()
+    values = {one["name"]: one["value"] for one in answer["explanation"]["contributions"]}
+    columns = shown(client, event(9))
+    assert {name: values[name] for name in columns if name in values} and len(columns) > 5
+    assert all(values[name] == x for name, x in columns.items() if name in values)
+
+
 def test_columns_and_weights_show_the_history(client):
     learn(client, *(event(number, fraud=number % 2) for number in range(30)))
     names = [one["name"] for one in client.get("/models/m/columns").json()["columns"]]
