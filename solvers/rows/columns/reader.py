@@ -45,7 +45,7 @@ from dualstream.solvers.rows.columns.values import (
 )
 from dualstream.solvers.rows.text.tokens import LARGEST, ZERO
 from dualstream.wire.problem_json import quoted
-from dualstream.wire.text_values import EXACT, BadValue, nfc, number_of
+from dualstream.wire.text_values import EXACT, TOO_LONG, BadValue, nfc, number_of
 
 Features = dict[str, float | bool | str]
 MAX_DEPTH = 16
@@ -510,7 +510,7 @@ def _key_of_category(name: str, value: Any) -> float:
 
 
 def _key_of_number(name: str, value: Any) -> float:
-    return key_number(as_category(name, as_number(name, value)))
+    return key_number(as_category(name, _exact_number(name, value)))
 
 
 def _key_of_boolean(name: str, value: Any) -> float:
@@ -531,11 +531,19 @@ def _time_input(name: str, value: Any) -> float:
 
 
 def _value_input(name: str, value: Any) -> float:
-    number = as_number(name, value)
+    number = _exact_number(name, value)
     if not -LARGEST <= number <= LARGEST:
         reason = f"column {quoted(name)} must be in [-1e100, 1e100], got {quoted(number)}"
         raise BadColumn(name, reason)
     return float(number) if abs(number) > ZERO else ZERO
+
+
+def _exact_number(name: str, value: Any) -> float | int:
+    """A number that loses no digits as a float: observed rows have no features that show it."""
+    number = as_number(name, value)
+    if type(number) is int and not -EXACT <= number <= EXACT:
+        raise BadColumn(name, f"the integer {number} is {TOO_LONG}")
+    return number
 
 
 def _twice(column: str, feature: str) -> BadColumn:

@@ -280,6 +280,16 @@ def test_bad_rows_are_refused(client):
     assert replica_of(client).seq == 0
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_an_observed_integer_that_loses_digits_is_refused(client, kind):
+    body = json.dumps(event(1, amount=2**53 + 1))
+    for route in ("observe", "predict"):
+        answer = client.post(f"/models/m/{route}", content=body, headers={"content-type": kind})
+        problem = assert_problem(answer, 422, "invalid-rows")
+        assert "loses digits" in problem["errors"][0]["reason"]
+        assert problem["errors"][0]["pointer"] == "/amount"
+
+
 def test_a_request_whose_ids_are_all_taken_is_refused(client):
     observe(client, event(3, tx="a"))
     answer = client.post("/models/m/observe", json=event(4, tx="a"))
