@@ -183,9 +183,9 @@ class RowSchema:
     @property
     def observing(self) -> "RowSchema":
         """The schema of rows that enter the history alone: with ids, without features or labels."""
-        other = copy(self)
-        # Both have one plan, which gets nodes from the rows of both.
-        other.observes, other._column_plan = True, self.column_plan
+        # Before the copy: both have one plan, with nodes from the rows of both, or neither has.
+        plan, other = self.column_plan, copy(self)
+        other.observes, other._column_plan = True, plan
         return other
 
     def enters(self, index: int) -> bool:

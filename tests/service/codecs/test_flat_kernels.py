@@ -19,6 +19,7 @@ from dualstream.service.codecs.row_schema import RowLimits, RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.rows.columns.inputs import key_number
+from dualstream.solvers.rows.columns.plan import NoPlan
 from dualstream.solvers.rows.text.tokens import ZERO
 from dualstream.wire.text_values import nfc
 from tests.fuzzing import SCALE
@@ -624,3 +625,16 @@ def test_zero_names_no_index_in_any_parser(id_):
     expected = parse_slowly(FlatLines(schema, body, True))
     assert_same(parse_quickly(FlatLines(schema, body, True)), expected)
     assert "price" not in [name for _, name in expected.names]
+
+
+def test_columns_that_kernels_cannot_read_are_tried_once(monkeypatch):
+    tried = []
+
+    def no_plan(*columns):
+        tried.append(columns)
+        raise NoPlan
+
+    monkeypatch.setattr("dualstream.service.codecs.row_schema.ColumnPlan", no_plan)
+    schema = RowSchema(resolve_spec(PAST))
+    assert [schema.observing.column_plan for _ in range(3)] == [None] * 3
+    assert len(tried) == 1
