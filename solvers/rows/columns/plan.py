@@ -206,7 +206,7 @@ class ColumnPlan:
 
     def _opens(self, owner: int, name: str) -> bool:
         """Is an object with this name one of columns?"""
-        if name in self._ignored:
+        if name in self._ignored and name not in self._inputs.keys:
             return True
         is_explicit = owner == _ROW and name == "x" and self._has_explicit
         return not is_explicit and name not in self._types and name not in self._roles

@@ -216,11 +216,11 @@ class ColumnReader:
             full = f"{owner}{name if name.isascii() else nfc(name)}"
             if not isinstance(value, dict):
                 yield full, value
-            elif full in self._ignored:
+            elif full in self._ignored and full not in self._inputs:
                 continue
             elif depth >= MAX_DEPTH:
                 raise BadColumn(full, f"objects are nested more than {MAX_DEPTH} deep")
-            elif full in self._types or full in self._roles:
+            elif full in self._types or full in self._roles:  # also ignored keys of the history
                 raise BadColumn(full, f"column {quoted(full)} must be one value, got an object")
             else:
                 yield from self.flattened(value, f"{full}.", depth + 1)

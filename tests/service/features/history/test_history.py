@@ -272,6 +272,7 @@ def test_bad_rows_are_refused(client):
         (event(1) | {"card.since": 1.0}, "is computed from the history"),
         (event(1, card=["a", "b"]), "must be a category"),
         (event(1, at="yesterday"), "must be a time"),
+        (event(1, shop={"a": 1}), "must be one value"),
     ):
         for route in ("observe", "learn"):
             answer = client.post(f"/models/m/{route}", json=row | {"fraud": 1})
@@ -305,6 +306,15 @@ def test_groups_of_one_key_have_metrics_of_their_own(client):
     metrics = scraped(client)
     for name in ("card", "card #1"):
         assert metrics[f'dualstream_history_keys{{group="{name}",model="twice"}}'] == 1
+
+
+def test_an_object_is_no_key_in_a_long_body(client):
+    rows = [event(number, fraud=1) for number in range(60)]
+    rows[7]["shop"] = {"a": 1}
+    body = "\n".join(map(json.dumps, rows))
+    headers = {"content-type": "application/x-ndjson"}
+    answer = client.post("/models/m/learn", content=body, headers=headers).json()
+    assert (answer["learned"], [one["index"] for one in answer["errors"]]) == (59, [7])
 
 
 def test_a_model_without_history_observes_nothing(client):
