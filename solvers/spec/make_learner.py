@@ -86,6 +86,7 @@ def warm(*algorithms: str) -> int:
         _load(ALGORITHMS[name])
     for name in (
         "dualstream.solvers.evaluation.class_progressive",
+        "dualstream.solvers.evaluation.late_class_scores",
         "dualstream.solvers.features.build",
         "dualstream.solvers.history.learner",
         "dualstream.solvers.profile",

@@ -60,7 +60,8 @@ def test_a_full_directory_ends_no_worker(tmp_path, size):
             until(
                 lambda: scraped(server).get('dualstream_predictions_total{model="m2"}', 0) > 0, 10
             )
-            assert sum(scraped(server)["dualstream_metrics_shared"] for _ in range(8)) < 8
+            # Which worker answers is chance.
+            assert any(scraped(server)["dualstream_metrics_shared"] < 1 for _ in range(40))
             assert sorted(children(server)) == sorted(workers)
     assert "only its own counts" in log.read_text()
 
