@@ -7,7 +7,7 @@ the body, and the answer is sent as bytes. exceptions_to_problems.py names the e
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -77,7 +77,7 @@ from dualstream.service.models.versions import (
     LoadedVersion,
     LoadedVersions,
 )
-from dualstream.solvers import Batch
+from dualstream.solvers import Batch, Learner
 from dualstream.solvers.protocols.learner import as_served
 from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
@@ -341,11 +341,7 @@ class FastRoutes:
         return _encode(answered), headers
 
     async def _score(
-        self,
-        model: Model,
-        parsed: ParsedRows,
-        query: dict[str, str],
-        classes: "list[ClassScores] | None" = None,
+        self, model: Model, parsed: ParsedRows, query: dict[str, str], classes: "_Classes" = None
     ) -> tuple[Any, Headers, Batch | None]:
         """The answer, its headers, and of remembered rows the columns of their past.
 
@@ -381,24 +377,18 @@ class FastRoutes:
 
 _Answer = tuple[Predicted | PredictedMany, int, str, Batch | None]
 """Predictions, seq and chain of the state, and the rows with the columns of their past."""
+_Classes: TypeAlias = "list[ClassScores] | None"
+"""Gets the scores of all classes if rows are remembered; None for a plain prediction."""
 
 
 async def _answer(
-    model: Model,
-    parsed: ParsedRows,
-    batch: Batch,
-    explains: bool,
-    classes: "list[ClassScores] | None",
+    model: Model, parsed: ParsedRows, batch: Batch, explains: bool, classes: _Classes
 ) -> _Answer:
     """Predictions by the current state."""
     replica = model.replica
     async with replica.serving():
-        seq, chain = replica.seq, replica.chain
-        answered = await scored(model, replica.learner, parsed, batch, seq, classes)
-        if explains:
-            await add_explanations(model, replica.learner, parsed, batch, answered)
-        served = as_served(replica.learner, batch) if classes is not None else None
-        return answered, seq, chain, served
+        state = replica.learner, replica.seq, replica.chain
+        return await _answer_by(*state, model, parsed, batch, explains, classes)
 
 
 async def _answer_by_version(
@@ -407,15 +397,30 @@ async def _answer_by_version(
     parsed: ParsedRows,
     batch: Batch,
     explains: bool,
-    classes: "list[ClassScores] | None",
+    classes: _Classes,
 ) -> _Answer:
     """As `_answer`, by a version."""
     async with version.lock:
-        answered = await scored(model, version.learner, parsed, batch, version.seq, classes)
-        if explains:
-            await add_explanations(model, version.learner, parsed, batch, answered)
-        served = as_served(version.learner, batch) if classes is not None else None
-        return answered, version.seq, version.chain, served
+        state = version.learner, version.seq, version.chain
+        return await _answer_by(*state, model, parsed, batch, explains, classes)
+
+
+async def _answer_by(
+    learner: Learner,
+    seq: int,
+    chain: str,
+    model: Model,
+    parsed: ParsedRows,
+    batch: Batch,
+    explains: bool,
+    classes: _Classes,
+) -> _Answer:
+    """Predictions by a learner that does not change until this ends."""
+    answered = await scored(model, learner, parsed, batch, seq, classes)
+    if explains:
+        await add_explanations(model, learner, parsed, batch, answered)
+    served = as_served(learner, batch) if classes is not None else None
+    return answered, seq, chain, served
 
 
 def _check_method(scope: Scope, allowed: str) -> None:
