@@ -248,7 +248,7 @@ def test_a_row_with_another_content_under_an_id_is_refused(client):
 
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "text/csv"])
 def test_other_formats_enter_the_same(client, serve, kind):
-    # Kernels read bodies of so many rows.
+    # A body of this length is read by kernels.
     rows = [event(number) for number in range(60) if number % 13 != 5 and number % 17 != 8]
     observe(client, *rows)
     json_state = bits(replica_of(client))
