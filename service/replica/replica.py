@@ -357,13 +357,14 @@ class Replica(ViewedState):
         outcome = self.learner.learn(batch)
         if batch.served is not None and self._as_served is not None:
             outcome = self._as_served.put(batch, outcome)
+        counted = late_label_scores.counted_once(batch, outcome)
         if (first := outcome.relearned) > 0:
             self.progress = make_progressive(self.spec)
-            self.progress.count(batch[first:], outcome[first:], first_seq + first)
+            self.progress.count(batch[first:], counted[first:], first_seq + first)
         else:
-            self.progress.count(batch, outcome, first_seq)
+            self.progress.count(batch, counted, first_seq)
         for on_learned in self.parts.on_learned:
-            on_learned(batch, outcome, first_seq)
+            on_learned(batch, counted, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         if outcome.observed is not None:
             self.rejected -= int(np.count_nonzero(outcome.observed))

@@ -1,7 +1,8 @@
 """Late labels: rows are counted in the metrics with the scores that they were served with.
 
 When a late label arrives the weights have changed, and their score of the row served no client.
-Learning is unaffected: the step uses the current weights.
+Learning is unaffected: the step uses the current weights. A row that is learned again with another
+label has counted already.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,13 @@ def why_not_as_served(spec: Mapping[str, Any]) -> str | None:
     if spec["algorithm"] == "dc":
         return "the loss of dc is no function of the score alone"
     return None
+
+
+def counted_once(batch: Batch, outcome: Outcome) -> Outcome:
+    """The outcome for metrics: rows that are learned again with another label do not count."""
+    if batch.replaced is None:
+        return outcome
+    return replace(outcome, rejected=outcome.rejected | ~np.isnan(batch.replaced))
 
 
 class AsServed:

@@ -17,13 +17,13 @@ from dualstream.solvers.history.tables import Layout, aligned_zeros, is_of_class
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
-from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.batch import Batch, moved_labels
 from dualstream.solvers.rows.class_names import class_label, names_of, names_state
 from dualstream.solvers.rows.columns.inputs import Inputs
 from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.rows.scalar import CACHED
 
-_NOT_SERVED = np.empty(0)
+_NONE = np.empty(0)
 _DTYPES = {
     "table": np.int64,
     "numbers": np.float64,
@@ -43,7 +43,8 @@ class HistoryColumns:
 
     A learned row is read, then enters with its label. One of weight 0 is only read. One without a
     label enters without one, and gets no columns. A late label (`served`) is counted with its
-    row's keys and time, and the row keeps the columns that it has.
+    row's keys and time, and the row keeps the columns that it has. If it replaces another label,
+    that one is taken out.
     """
 
     def __init__(
@@ -85,24 +86,25 @@ class HistoryColumns:
 
     def _applied(self, batch: Batch, learns: bool) -> Batch:
         batch.check_width(self._row_width)
-        labels = batch.labels
+        labels, replaced = batch.labels, _NONE if batch.replaced is None else batch.replaced
         if learns and batch.classes:
-            labels = self._class_numbers(batch)
+            labels, replaced = self._class_numbers(batch, replaced)
         n = len(labels)
         room = len(batch.values) + n * len(self._features)
         indptr = np.zeros(n + 1, np.int64)
         indices, values = np.empty(room, np.int32), np.empty(room)
-        served = _NOT_SERVED if batch.served is None else batch.served
+        served = _NONE if batch.served is None else batch.served
         arguments: Any = (
-            batch.indptr, batch.indices, batch.values, labels, batch.weights, served, learns,
-            *self._constants, self._features, self._columns, *self._arrays,
+            batch.indptr, batch.indices, batch.values, labels, batch.weights, served, replaced,
+            learns, *self._constants, self._features, self._columns, *self._arrays,
             self._ahead if n > 1 else 0, indptr, indices, values,
         )  # fmt: skip
         used = k.apply_rows(*arguments)
         return batch.with_rows(indptr, indices[:used], values[:used], self._width)
 
-    def _class_numbers(self, batch: Batch) -> Floats:
-        """Labels (n,) as numbers of the first classes in order of appearance; -1 for another."""
+    def _class_numbers(self, batch: Batch, replaced: Floats) -> tuple[Floats, Floats]:
+        """Labels (n,), and those that they replace, as numbers of the first classes in order of
+        appearance; -1 for another."""
         if len(self._classes) < CLASSES:
             learned = batch.labels[(batch.weights > 0.0) & (batch.labels == batch.labels)]
             appeared = [batch.classes[int(label)] for label in dict.fromkeys(learned.tolist())]
@@ -112,9 +114,7 @@ class HistoryColumns:
                 self._index_columns()
         numbers = {name: float(number) for number, name in enumerate(self._classes)}
         number_of_class = np.array([numbers.get(name, -1.0) for name in batch.classes])
-        is_missing = np.isnan(batch.labels)
-        moved: Floats = number_of_class[np.where(is_missing, 0.0, batch.labels).astype(np.int64)]
-        return np.where(is_missing, np.nan, moved)
+        return moved_labels(batch.labels, number_of_class), moved_labels(replaced, number_of_class)
 
     def _index_columns(self) -> None:
         """Find the features of all columns that have a name by now."""

@@ -73,6 +73,8 @@ _TINY = 1e-60
 _FAR = 256.0
 """Half-lives after which nothing is left."""
 _Z_LIMIT, _FLAT, _SMALL_SCATTER = 100.0, 1e-9, 1e-200
+_ROUNDING = 1e-9
+"""Relative error of a weight that many steps of decay have rounded."""
 _LN2 = 0.6931471805599453
 _LOW = 0xFFFFFFFF
 # Odd, and written as signed: Python's larger numbers are not integers of 64 bits to numba.
@@ -303,6 +305,14 @@ def target_of(label: float, j: int, classes: int) -> float:
 
 
 @kernel(inline=True)
+def unit_of(label: float) -> float:
+    """A label of a binary model as 0 or 1; NaN stays."""
+    if not label == label:
+        return label
+    return 1.0 if label > 0.0 else 0.0
+
+
+@kernel(inline=True)
 def enter_value(start: int, value: float, group: RO_I8, factors: RO_F8_2D, numbers: F8) -> None:
     """Count a row in weight, mean and scatter of each half-life, by Welford's step."""
     flags = group[FLAGS]
@@ -327,6 +337,24 @@ def enter_value(start: int, value: float, group: RO_I8, factors: RO_F8_2D, numbe
             if flags & OF_SCATTER:
                 numbers[at + 2] = scatter if scatter > _SMALL_SCATTER else 0.0
         numbers[at] = kept + mine
+
+
+@kernel(inline=True)
+def count_label(
+    at: int, label: float, keep: float, mine: float, classes: int, group: RO_I8, numbers: F8
+) -> None:
+    """Decay the weight of the labels at `at`, and count a label, unless it is NaN, in it and in the
+    means."""
+    weight = flushed(numbers[at] * keep)
+    if label == label and mine > 0.0:
+        if group[FLAGS] & LABEL_MEAN:
+            for j in range(classes):
+                target, mean = target_of(label, j, classes), numbers[at + 1 + j]
+                if weight > 0.0:
+                    target = mean + (mine / (weight + mine)) * (target - mean)
+                numbers[at + 1 + j] = target
+        weight += mine
+    numbers[at] = weight
 
 
 @kernel(inline=True)
@@ -356,17 +384,57 @@ def enter_label(
     decays = enters if group[TIMED] != 0 else is_label
     for h in range(group[HALF_LIVES]):
         at = start + group[BLOCKS_AT] + h * group[BLOCK] + group[LABELS_AT]
-        weight = flushed(numbers[at] * (factors[KEEP, h] if decays else 1.0))
-        mine = factors[MINE, h]
-        if is_label and mine > 0.0:
-            if group[FLAGS] & LABEL_MEAN:
-                for j in range(classes):
-                    target, mean = target_of(label, j, classes), numbers[at + 1 + j]
-                    if weight > 0.0:
-                        target = mean + (mine / (weight + mine)) * (target - mean)
-                    numbers[at + 1 + j] = target
-            weight += mine
-        numbers[at] = weight
+        keep = factors[KEEP, h] if decays else 1.0
+        count_label(at, label, keep, factors[MINE, h], classes, group, numbers)
+
+
+@kernel(inline=True)
+def mean_with(mean: float, part: float, before: float, after: float, unit: bool) -> float:
+    """A mean in which a target with this part of the weight is replaced; in 0 to 1 if `unit`."""
+    if part >= 1.0 - _ROUNDING:
+        return after  # a step from the target before would lose a small one
+    mean += part * (after - before)
+    return clip(mean, 0.0, 1.0) if unit else clip(mean, -LARGEST, LARGEST)
+
+
+@kernel(inline=True)
+def replace_label(
+    start: int,
+    before: float,
+    label: float,
+    unit: bool,
+    classes: int,
+    group: RO_I8,
+    factors: RO_F8_2D,
+    numbers: F8,
+) -> None:
+    """Put a label in the place of the one that its row had before.
+
+    Both have the weight of the row's age. With half-lives of rows, the age in labels is not known,
+    so the label is one more. So it is where the weight shows that the label before is not counted,
+    because the key was evicted since.
+    """
+    for lag in range(group[LAGS]):
+        if numbers[start + group[LAGS_AT] + lag] == before:
+            numbers[start + group[LAGS_AT] + lag] = label
+            break
+    if not group[FLAGS] & OF_LABELS:
+        return
+    for h in range(group[HALF_LIVES]):
+        at = start + group[BLOCKS_AT] + h * group[BLOCK] + group[LABELS_AT]
+        weight, mine, is_timed = numbers[at], factors[MINE, h], group[TIMED] != 0
+        if not is_timed or weight < mine * (1.0 - _ROUNDING):
+            keep = 1.0 if is_timed else factors[KEEP, h]
+            count_label(at, label, keep, mine, classes, group, numbers)
+        elif weight > 0.0 and group[FLAGS] & LABEL_MEAN:
+            for j in range(classes):
+                numbers[at + 1 + j] = mean_with(
+                    numbers[at + 1 + j],
+                    mine / weight,
+                    target_of(before, j, classes),
+                    target_of(label, j, classes),
+                    unit,
+                )
 
 
 @kernel(inline=True)
@@ -391,6 +459,7 @@ def apply_rows(
     labels: RO_F8,
     weights: RO_F8,
     served: RO_F8,
+    replaced: RO_F8,
     learns: bool,
     is_binary: bool,
     width: int,
@@ -417,7 +486,7 @@ def apply_rows(
     """Replace the inputs of rows by history columns; returns the number of entries.
 
     labels             (n,) targets; with classes 0 to classes - 1, or -1 for another class
-    served             (n,) as in Batch, or (0,)
+    served, replaced   (n,) as in Batch, or (0,); replaced in the numbers of the labels
     learns             False: rows are only read
     groups, by, rates  the fields of each group; inputs of their keys; (groups, half-lives): 1 /
                        seconds, or 2^(-1 / rows)
@@ -457,8 +526,10 @@ def apply_rows(
                         prefetch(lines, line)
         ring = i % RING
         label = labels[i]
-        if is_binary and label == label:
-            label = 1.0 if label > 0.0 else 0.0
+        before = replaced[i] if replaced.shape[0] > 0 else np.nan
+        if is_binary:
+            label, before = unit_of(label), unit_of(before)
+        replaces = before == before
         is_late = served.shape[0] > 0 and served[i] == served[i]
         is_labelled = label == label and weights[i] > 0.0
         enters = learns and not is_late and (is_labelled or not label == label)
@@ -514,9 +585,21 @@ def apply_rows(
             ):
                 if slot < 0:
                     counts[g, LOST_LABELS] += 1
+                elif replaces:
+                    unit = is_binary or classes > 1
+                    replace_label(start, before, label, unit, classes, group, factors, numbers)
                 else:
                     enter_label(start, label, False, classes, group, factors, numbers)
-        if counts_label:
+        if counts_label and replaces and totals[0] > 0.0:
+            for j in range(classes):
+                totals[1 + j] = mean_with(
+                    totals[1 + j],
+                    1.0 / totals[0],
+                    target_of(before, j, classes),
+                    target_of(label, j, classes),
+                    is_binary or classes > 1,
+                )
+        elif counts_label:
             totals[0] += 1.0
             for j in range(classes):
                 totals[1 + j] += (target_of(label, j, classes) - totals[1 + j]) / totals[0]

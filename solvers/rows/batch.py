@@ -77,6 +77,8 @@ class Batch:
     """(n,): scores that rows with late labels were served with; NaN for other rows."""
     served_losses: Floats | None = None
     """(n, 3), of classes: loss, log-loss and mistake (1 or 0) of these rows as they were served."""
+    replaced: Floats | None = None
+    """(n,): of rows that are learned again with another label, the label before; else NaN."""
 
     UNLABELLED: ClassVar[float] = float("nan")
 
@@ -90,9 +92,10 @@ class Batch:
             ("weights", _FLOAT64, (n,)),
             ("served", _FLOAT64, (n,)),
             ("served_losses", _FLOAT64, (n, 3)),
+            ("replaced", _FLOAT64, (n,)),
         ):
             array = getattr(self, name)
-            if array is None and name in ("served", "served_losses"):
+            if array is None and name in ("served", "served_losses", "replaced"):
                 continue
             column = _column(array, dtype)
             if (column.ndim != 1 and shape is None) or (
@@ -115,6 +118,8 @@ class Batch:
                 raise InvalidRow(row, _reason(fault, at, dim))
         if self.classes:
             _check_classes(labels, self.classes)
+        if self.replaced is not None:
+            _check_replaced(self.replaced, self.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -147,6 +152,7 @@ class Batch:
             self.classes,
             None if self.served is None else self.served[start:stop],
             None if self.served_losses is None else self.served_losses[start:stop],
+            None if self.replaced is None else self.replaced[start:stop],
         )
 
     def take(self, rows: npt.ArrayLike) -> "Batch":
@@ -167,10 +173,11 @@ class Batch:
             self.classes,
             None if self.served is None else self.served[indices],
             None if self.served_losses is None else self.served_losses[indices],
+            None if self.replaced is None else self.replaced[indices],
         )
 
     def with_labels(self, labels: npt.ArrayLike, classes: tuple[str, ...] = ()) -> "Batch":
-        """The same rows with a copy of other labels.
+        """The same rows with a copy of other labels, which replace none.
 
         Raises InvalidRow, ShapeMismatch.
         """
@@ -186,7 +193,10 @@ class Batch:
         return Batch.of_checked(*columns, self.dim, classes, self.served, self.served_losses)
 
     def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
-        """Other entries with the same labels and weights. Entries are not checked or copied."""
+        """Other entries with the same labels and weights. Entries are not checked or copied.
+
+        `replaced` goes: only the history needs it, which is the first stage of a learner.
+        """
         columns = (indptr, indices, values, self.labels, self.weights)
         return Batch.of_checked(*columns, dim, self.classes, self.served, self.served_losses)
 
@@ -202,6 +212,7 @@ class Batch:
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
         served_losses: Floats | None = None,
+        replaced: Floats | None = None,
     ) -> "Batch":
         """Batch of arrays that the caller has already checked against the form above."""
         batch = object.__new__(Batch)
@@ -214,6 +225,7 @@ class Batch:
         _put_classes(batch, classes)
         _put_served(batch, served)
         _put_served_losses(batch, served_losses)
+        _put_replaced(batch, replaced)
         return batch
 
     @classmethod
@@ -228,13 +240,14 @@ class Batch:
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
         served_losses: Floats | None = None,
+        replaced: Floats | None = None,
     ) -> "Batch":
         """Batch of arrays whose types and lengths are right; their values are checked here.
 
         Raises InvalidRow.
         """
         columns = (indptr, indices, values, labels, weights)
-        batch = cls.of_checked(*columns, dim, classes, served, served_losses)
+        batch = cls.of_checked(*columns, dim, classes, served, served_losses, replaced)
         batch._check_numbers()
         return batch
 
@@ -256,7 +269,7 @@ class Batch:
         for batch in batches[1:]:
             pointers.append(batch.indptr[1:] + total)
             total += len(batch.values)
-        labels, classes = _joined_labels(batches)
+        labels, replaced, classes = _joined_labels(batches)
         return Batch.of_checked(
             np.concatenate(pointers),
             np.concatenate([batch.indices for batch in batches]),
@@ -267,6 +280,7 @@ class Batch:
             classes,
             _joined_served([batch.served for batch in batches], batches),
             _joined_served([batch.served_losses for batch in batches], batches, (3,)),
+            replaced,
         )
 
     @classmethod
@@ -397,6 +411,7 @@ _NO_VALUES = np.empty(0)
     _put_classes,
     _put_served,
     _put_served_losses,
+    _put_replaced,
 ) = (vars(Batch)[name].__set__ for name in Batch.__slots__)
 
 
@@ -422,21 +437,39 @@ def _joined_served(
     )
 
 
-def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, tuple[str, ...]]:
-    """Labels of all batches; with classes, as indices into one merged tuple of classes."""
-    classes = batches[0].classes
+def _check_replaced(replaced: Floats, classes: tuple[str, ...]) -> None:
+    """Raise InvalidRow unless each label before is NaN, or as good as a label."""
+    if classes:
+        _check_classes(replaced, classes)
+    wrong = np.flatnonzero(np.abs(replaced) > LARGEST)
+    if len(wrong):
+        raise InvalidRow(int(wrong[0]), _REASONS[_LABEL])
+
+
+def _joined_labels(batches: Sequence[Batch]) -> tuple[Floats, Floats | None, tuple[str, ...]]:
+    """Labels of all batches, and those that they replace; with classes, as indices into one merged
+    tuple of classes."""
+    classes, replaced = batches[0].classes, [batch.replaced for batch in batches]
     if all(batch.classes == classes for batch in batches):
-        return np.concatenate([batch.labels for batch in batches]), classes
+        labels = np.concatenate([batch.labels for batch in batches])
+        return labels, _joined_served(replaced, batches), classes
     if not all(batch.classes or np.isnan(batch.labels).all() for batch in batches):
         raise ShapeMismatch("cannot concatenate batches with classes and batches without")
     class_index: dict[str, int] = {}
-    columns = []
+    columns, before = list[Floats](), list[Floats | None]()
     for batch in batches:
         moved = [class_index.setdefault(name, len(class_index)) for name in batch.classes]
-        missing = np.isnan(batch.labels)
-        at = np.where(missing, 0.0, batch.labels).astype(np.int64)
-        columns.append(np.where(missing, np.nan, np.array(moved or [0], np.float64)[at]))
-    return np.concatenate(columns), tuple(class_index)
+        numbers = np.array(moved or [0], np.float64)
+        columns.append(moved_labels(batch.labels, numbers))
+        before.append(None if batch.replaced is None else moved_labels(batch.replaced, numbers))
+    return np.concatenate(columns), _joined_served(before, batches), tuple(class_index)
+
+
+def moved_labels(labels: Floats, numbers: Floats) -> Floats:
+    """numbers[label] of each label; NaN stays."""
+    missing = np.isnan(labels)
+    at = np.where(missing, 0.0, labels).astype(np.int64)
+    return np.where(missing, np.nan, numbers[at])
 
 
 def _column(values: Any, dtype: Any) -> npt.NDArray[Any]:

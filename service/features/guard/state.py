@@ -15,6 +15,7 @@ from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, LearnRows, StatePart
 from dualstream.solvers import Batch, CorruptState, Learner, Outcome, State
 from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
+from dualstream.solvers.evaluation.late_label_scores import counted_once
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.wire.problem_json import Problem
 from dualstream.wire.responses import GuardTripped, Pause
@@ -59,7 +60,7 @@ class Guarding(StatePart):
         while not self.pauses.is_paused:
             piece = batch[: self.guard.rows_to_look]
             outcomes.append(learn_rows(piece, first_seq))
-            self.guard.count(outcomes[-1])
+            self.guard.count(counted_once(piece, outcomes[-1]))
             first_seq += len(piece)
             batch = batch[len(piece) :]
             self._check_guard(learner, first_seq - 1)
