@@ -8,7 +8,7 @@ from dualstream.service.codecs.parsed_rows import (
     as_batch,
     check_rows,
     class_texts,
-    labels_and_classes,
+    label_columns,
     without_rows,
 )
 from dualstream.service.codecs.parsers import PARSERS, parse_body, parse_chunk, parse_json
@@ -24,7 +24,7 @@ __all__ = [
     "RowLimits",
     "Rows",
     "class_texts",
-    "labels_and_classes",
+    "label_columns",
     "as_batch",
     "check_rows",
     "is_key",

@@ -52,6 +52,9 @@ class ListedRows(msgspec.Struct):
     """Scores that late-labelled rows were served with; empty for other rows."""
     served_losses: list[tuple[float, float, float]] = []
     """As in Batch; empty without classes."""
+    replaced: list[float] | list[str] = []
+    """Labels before, of rows that are learned again; NaN, or an empty text, for others. Empty if
+    there are none."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -99,14 +102,24 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
             )
             if any(piece.served_losses for piece in listed)
             else [],
+            replaced=_joined_replaced(listed),
         )
     )
+
+
+def _joined_replaced(pieces: Sequence[ListedRows]) -> list[float] | list[str]:
+    if not any(piece.replaced for piece in pieces):
+        return []
+    labels = next(piece.replaced for piece in pieces if piece.replaced)
+    none = "" if isinstance(labels[0], str) else Batch.UNLABELLED
+    joined = [label for piece in pieces for label in piece.replaced or [none] * len(piece)]
+    return joined  # type: ignore[return-value]
 
 
 def _as_arrays(rows: Rows) -> Batch:
     if isinstance(rows, Batch):
         return rows
-    labels, classes = labels_and_classes(rows.labels)
+    labels, replaced, classes = label_columns(rows.labels, rows.replaced or None)
     columns = (
         np.array(rows.indptr, np.int64),
         np.array(rows.indices, np.int32),
@@ -117,8 +130,20 @@ def _as_arrays(rows: Rows) -> Batch:
     if rows.served_scores:  # read from the store, whose data may be damaged: check again
         losses = np.array(rows.served_losses, np.float64) if rows.served_losses else None
         scores = np.array(rows.served_scores, np.float64)
-        return Batch(*columns, rows.dim, classes, scores, losses)
+        return Batch(*columns, rows.dim, classes, scores, losses, replaced)
     return Batch.of_checked(*columns, rows.dim, classes)
+
+
+def label_columns(
+    labels: Sequence[float | str] | np.ndarray, replaced: Sequence[float | str] | np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """Labels, the labels that they replace, and classes of a Batch."""
+    if replaced is None or not isinstance(replaced[0], str):
+        column, classes = labels_and_classes(labels)
+        return column, None if replaced is None else np.asarray(replaced, np.float64), classes
+    texts = [text or Batch.UNLABELLED for text in replaced]
+    whole, classes = labels_and_classes([*labels, *texts])
+    return whole[: len(labels)], whole[len(labels) :], classes
 
 
 def labels_and_classes(

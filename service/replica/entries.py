@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dualstream.service.codecs import labels_and_classes
+from dualstream.service.codecs import label_columns
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.journal.record import (
     Control,
@@ -130,9 +130,10 @@ def as_batch(rows: Rows, dim: int) -> Batch:
         columns = (rows.indptr, rows.indices, rows.values, labels, weights)
         return Batch.of_columns(*columns, dim)
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
-    labels, classes = labels_and_classes(rows.labels)
+    labels, replaced, classes = label_columns(rows.labels, rows.replaced)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
-    return Batch.of_columns(*columns, dim, classes, rows.served_scores, rows.served_losses)
+    served = rows.served_scores, rows.served_losses
+    return Batch.of_columns(*columns, dim, classes, *served, replaced)
 
 
 def split_at(

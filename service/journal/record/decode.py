@@ -173,11 +173,19 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
     else:
         indices = _checked_indices(reader.array(f.UNSIGNED[kind], nnz))
     values = _floats(reader, value_kind, nnz)
+    label_kind, replaced = columns >> f.LABELS_SHIFT & 7, None
+    if label_kind == f.LABELS_REPLACING:
+        labels = _labels(reader, reader.number(1), count)
+        replaced = _labels(reader, reader.number(1), count)
+        if labels is None or type(labels) is not type(replaced):
+            raise f.CorruptRecord("labels replace labels of another kind")
+    else:
+        labels = _labels(reader, label_kind, count)
     return f.Rows(
         indptr,
         indices,
         shared_ones(nnz) if values is None else values,
-        _labels(reader, columns >> f.LABELS_SHIFT & 7, count),
+        labels,
         _floats(reader, columns >> f.WEIGHTS_SHIFT & 3, count),
         reader.texts(count) if columns & f.IDS else None,
         reader.array(f.FLOAT64, count).astype(np.float64) if columns & f.SERVED_SCORE else None,
@@ -186,6 +194,7 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
         served_losses=reader.array(f.FLOAT64, 3 * count).astype(np.float64).reshape(-1, 3)
         if columns & f.SERVED_LOSSES
         else None,
+        replaced=replaced,
     )
 
 
@@ -280,7 +289,7 @@ def _checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def _merged_rows(runs: list[f.Rows]) -> f.Rows:
     """Concatenate rows with the same kind of label; missing columns get their default.
 
-    Defaults: weight 1, id empty, served score and losses NaN, served seq -1.
+    Defaults: weight 1, id empty, served score, losses and replaced label NaN, served seq -1.
     """
     if len(runs) == 1:
         return runs[0]
@@ -300,6 +309,7 @@ def _merged_rows(runs: list[f.Rows]) -> f.Rows:
         tuple(pair for rows in runs for pair in rows.names),
         _joined_name_starts(runs),
         _joined([rows.served_losses for rows in runs], runs, np.nan, (3,)),
+        _joined_replaced(runs),
     )
 
 
@@ -318,6 +328,14 @@ def _joined_labels(runs: list[f.Rows]) -> npt.NDArray[np.float64] | list[str] | 
     if isinstance(runs[0].labels, list):
         return [label for rows in runs for label in rows.labels or ()]
     return np.concatenate([rows.labels for rows in runs])
+
+
+def _joined_replaced(runs: list[f.Rows]) -> npt.NDArray[np.float64] | list[str] | None:
+    columns = [rows.replaced for rows in runs]
+    if not any(isinstance(column, list) for column in columns):
+        joined: npt.NDArray[np.float64] | None = _joined(columns, runs, np.nan)
+        return joined
+    return [text for rows in runs for text in rows.replaced or [""] * len(rows)]
 
 
 def _joined_ids(runs: list[f.Rows]) -> list[str] | None:

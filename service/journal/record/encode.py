@@ -34,6 +34,7 @@ def encode_rows(
     served_scores: Floats | None = None,
     served_seqs: Ints | None = None,
     served_losses: Sequence[Sequence[float]] | npt.NDArray[np.float64] | None = None,
+    replaced: Floats | Sequence[str] | None = None,
     names: Sequence[tuple[int, str]] = (),
     key: bytes | None = None,
     fingerprint: bytes | None = None,
@@ -46,7 +47,7 @@ def encode_rows(
 
     Raises ValueError for an index outside 0 .. 2**31 - 1 and for a row or text that is too long.
     """
-    columns, content = _rows(indptr, indices, values, labels, weights)
+    columns, content = _rows(indptr, indices, values, labels, weights, replaced)
     if ids is not None or served_scores is not None or served_seqs is not None or names:
         kind, column = _rare(ids, served_scores, served_seqs, names)
         columns |= kind
@@ -88,6 +89,7 @@ def _rows(
     values: Floats | None,
     labels: Floats | Sequence[str] | None,
     weights: Floats | None,
+    replaced: Floats | Sequence[str] | None = None,
 ) -> tuple[int, list[Piece]]:
     """The columns that most rows have; see `encode_rows`."""
     count = len(indptr) - 1
@@ -107,6 +109,10 @@ def _rows(
         )
     if labels is not None:
         kind, column = _labels(labels)
+        if replaced is not None:
+            before, column_before = _labels(replaced)
+            content += [bytes((kind,)), column, bytes((before,))]
+            kind, column = f.LABELS_REPLACING, column_before
         columns |= kind << f.LABELS_SHIFT
         content.append(column)
     if weights is not None:

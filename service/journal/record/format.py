@@ -23,7 +23,8 @@ the bytes identifies the rows.
                          (3 not together with values 0, so that bytes bound the memory of a row)
       4-5   values       0: none, all are 1; 1: float32; 2: float64
       6-8   labels       0: none; 1: bits, row i in bit i % 8 of byte i // 8, set for +1 and clear
-                         for -1; 2: float32; 3: float64; 4: classes
+                         for -1; 2: float32; 3: float64; 4: classes; 5: labels that replace
+                         others: u8 kind (1 to 4), the labels, the same of those before
       9-10  weights      0: none, all are 1; 1: float32; 2: float64
       11    ids          text list of count; empty text where a row has none
       12    served score float64 each
@@ -69,7 +70,7 @@ FINGERPRINT_BYTES = 16
 
 LENGTHS_SHIFT, INDICES_SHIFT, VALUES_SHIFT, LABELS_SHIFT, WEIGHTS_SHIFT = 0, 2, 4, 6, 9
 LENGTHS_EQUAL, INDICES_RUN = 3, 3
-LABELS_BITS, LABELS_FLOAT32, LABELS_FLOAT64, LABELS_CLASSES = 1, 2, 3, 4
+LABELS_BITS, LABELS_FLOAT32, LABELS_FLOAT64, LABELS_CLASSES, LABELS_REPLACING = 1, 2, 3, 4, 5
 IDS, SERVED_SCORE, SERVED_SEQ, NAMES = 1 << 11, 1 << 12, 1 << 13, 1 << 14
 SERVED_LOSSES = 1 << 15
 TEXT_COLUMNS = IDS | NAMES
@@ -153,6 +154,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     served_losses (n, 3) float64, of classes: loss, log-loss, mistake
     names   (index, name) pairs of new features
     name_starts   first row of the part that brings each name; empty if all rows are one part
+    replaced      labels before, of rows that are learned again; NaN, or an empty text, for others
     """
 
     indptr: npt.NDArray[np.int64]
@@ -166,6 +168,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     names: tuple[tuple[int, str], ...] = ()
     name_starts: tuple[int, ...] = ()
     served_losses: npt.NDArray[np.float64] | None = None
+    replaced: npt.NDArray[np.float64] | list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.indptr) - 1

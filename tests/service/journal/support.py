@@ -23,7 +23,9 @@ async def check_audit(journal: Journal, model: str) -> None:
     assert got == done
 
 
-COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs", "served_losses")
+COLUMNS = (
+    "labels", "weights", "ids", "served_scores", "served_seqs", "served_losses", "replaced",
+)  # fmt: skip
 singles = st.floats(width=32)
 
 
@@ -78,6 +80,14 @@ def each_row(content) -> list:
                 repr([math.nan] * 3)
                 if content.served_losses is None
                 else repr(content.served_losses[row].tolist()),
+                None
+                if isinstance(content.labels, list) or content.labels is None
+                else "nan"
+                if content.replaced is None
+                else repr(content.replaced[row].item()),
+                (content.replaced or [""] * len(content))[row]
+                if isinstance(content.labels, list)
+                else None,
             )
         )
     return results

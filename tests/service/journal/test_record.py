@@ -57,13 +57,10 @@ def rows(draw) -> Rows:
     if draw(st.booleans()):
         indices = [index for length in lengths for index in range(length)]
     signs = exactly(count, st.sampled_from([-1.0, 1.0]))
-    labels = draw(
-        st.none()
-        | signs
-        | exactly(count, singles)
-        | exactly(count, doubles)
-        | exactly(count, texts)
-    )
+    kinds = (signs, exactly(count, singles), exactly(count, doubles))
+    labels, replaced = draw(st.none() | st.one_of(kinds) | exactly(count, texts)), None
+    if labels is not None and draw(st.booleans()):
+        replaced = draw(exactly(count, texts) if isinstance(labels[0], str) else st.one_of(kinds))
     weights = draw(st.none() | exactly(count, singles) | exactly(count, doubles))
     if weights is not None and all(weight == 1.0 for weight in weights):
         weights = None
@@ -82,6 +79,9 @@ def rows(draw) -> Rows:
         served_losses=draw(
             st.none() | exactly(3 * count, doubles).map(lambda of: np.array(of).reshape(-1, 3))
         ),
+        replaced=replaced
+        if replaced is None or isinstance(replaced[0], str)
+        else np.array(replaced),
     )
 
 
@@ -288,6 +288,14 @@ GOLDEN = {
             "000000000000d03f0201000000000000010000000300000001016eae716e8e"
         ),
     ),
+    "labels that replace others": (
+        lambda: encode_rows([0, 1, 1], [3], [1.0], [1.0, -1.0], replaced=[-1.0, 0.5]),
+        "01004001190002010003010102000080bf0000003fc6819bd7",
+    ),
+    "a class that replaces another": (
+        lambda: encode_rows([0, 1], [3], [1.0], ["b"], replaced=["a"]),
+        "010040011b000101030401010101620004010101016100f6c04cac",
+    ),
     "an opening": (
         lambda: encode_opening(make_key(KeyKind.REQUEST, "k"), FINGERPRINT),
         "010600001f00000200016b000102030405060708090a0b0c0d0e0fff208670",
@@ -389,6 +397,7 @@ def with_checksum(body: bytes) -> bytes:
 
 
 PLAIN = encode_rows([0, 2], [3, 5], [0.5, 0.5], [1.0])[:-4]
+HALF = encode_rows([0, 2], [3, 5], [0.5, 0.5], [0.5])[:-4]
 KEYED = encode_rows([0, 1], [3], key=make_key(KeyKind.SAMPLE, "a"))[:-4]
 
 
@@ -398,7 +407,7 @@ KEYED = encode_rows([0, 1], [3], key=make_key(KeyKind.SAMPLE, "a"))[:-4]
         (PLAIN, 0, 2, "version 2"),
         (PLAIN, 1, 0x20, "flags 0x20"),
         (PLAIN, 2, 0x3 << 4 | PLAIN[2] & 0xF, "kind 3"),
-        (PLAIN, 3, 0x1, "labels of kind 5"),
+        (HALF, 3, 0x1, "labels of kind 6"),
         (PLAIN, 3, 0x6, "kind 3"),
         (KEYED, 9, 8, "key kind 8"),
     ],
