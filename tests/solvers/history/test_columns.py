@@ -8,23 +8,24 @@ import pytest
 from dualstream.solvers import Batch, CorruptState
 from dualstream.solvers.errors import ShapeMismatch
 from dualstream.solvers.history.columns import HistoryColumns
-from dualstream.solvers.history.spec import STATS, half_life_seconds, table_bytes
-from dualstream.solvers.rows.columns.inputs import Inputs
+from dualstream.solvers.history.spec import half_life_seconds, table_bytes
 from dualstream.solvers.rows.hashing import hash_names
-from dualstream.solvers.rows.text.tokens import ZERO
 from tests.solvers.history.reference import Reference, merged
+from tests.solvers.history.support import (
+    ALL,
+    NAMES,
+    NAN,
+    batch_of,
+    group,
+    inputs_of_width,
+    key_number,
+    learn_in,
+    rows_of,
+    same_batches,
+)
 from tests.solvers.support import as_bytes
 
-ALL = list(STATS)
 ROWS = 6000
-NAN = math.nan
-
-
-def group(by="", stats=ALL, half_life=("1h",), **fields):
-    base = {"by": by.split(), "time": "at", "of": "x", "labels": 0, "keys": 4000}
-    return base | {"stats": list(stats), "half_life": list(half_life)} | fields
-
-
 GROUPS = [
     group("card", ("since", "count", "mean", "difference"), ("1h", "1d", "30d")),
     group("shop", half_life=("1d", "1w"), labels=3),
@@ -34,16 +35,6 @@ GROUPS = [
     group(stats=("change", "since", "label_mean"), half_life=("2d",), keys=1),
     group("city", (), (), of=None, time=None, labels=8),
 ]
-CELLS = Inputs(0, ("card", "shop", "city"), ("at", "sent"), ("x", "z"))
-NAMES = (*CELLS.keys, *CELLS.times, *CELLS.values)
-
-
-def inputs_of_width(bits):
-    return Inputs(1 << bits, CELLS.keys, CELLS.times, CELLS.values)
-
-
-def key_number(key):
-    return float((key + 1) * 0x9E3779B97F4A7 % 2**53 or 1)
 
 
 def stream(seed, n=ROWS, bits=10, task="binary", cards=700):
@@ -84,22 +75,6 @@ def stream(seed, n=ROWS, bits=10, task="binary", cards=700):
     return rows, labels, weights, served
 
 
-def batch_of(rows, labels, weights, served, bits, classes=()):
-    width = 1 << bits
-    pointers, indices, values = [0], [], []
-    for entries, cells in rows:
-        whole = entries | {
-            width + NAMES.index(name): x if abs(x) > ZERO else ZERO for name, x in cells.items()
-        }
-        indices += sorted(whole)
-        values += [whole[j] for j in sorted(whole)]
-        pointers.append(len(indices))
-    return Batch(
-        np.array(pointers), np.array(indices, np.int32), np.array(values), np.array(labels),
-        np.array(weights), width + len(NAMES), classes, np.array(served),
-    )  # fmt: skip
-
-
 def expected(reference, features, stream):
     """Rows {index: number} of the reference."""
     out = []
@@ -111,33 +86,6 @@ def expected(reference, features, stream):
         columns = reference.row(cells, label, reads, enters, is_late)
         out.append(merged(entries, features, columns) if reads else entries)
     return out
-
-
-def rows_of(batch):
-    pairs = [
-        (batch.indices[a:b].tolist(), batch.values[a:b].tolist())
-        for a, b in zip(batch.indptr[:-1], batch.indptr[1:], strict=True)
-    ]
-    assert all(indices == sorted(set(indices)) for indices, _ in pairs)
-    return [dict(zip(*pair, strict=True)) for pair in pairs]
-
-
-def learn_in(stage, batch, sizes):
-    parts, at = [], 0
-    for turn in range(len(batch)):
-        if at >= len(batch):
-            break
-        size = sizes[turn % len(sizes)]
-        parts.append(stage.learn(batch[at : at + size]))
-        at += size
-    return Batch.concat(parts)
-
-
-def same_batches(a, b):
-    names = ("indptr", "indices", "values", "labels", "weights")
-    return a.dim == b.dim and all(
-        getattr(a, name).tobytes() == getattr(b, name).tobytes() for name in names
-    )
 
 
 def as_binary(labels):

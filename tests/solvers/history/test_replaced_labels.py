@@ -9,7 +9,7 @@ from dualstream.solvers import Batch
 from dualstream.solvers.history.columns import HistoryColumns
 from dualstream.solvers.history.spec import half_life_seconds
 from dualstream.solvers.rows.hashing import hash_names
-from tests.solvers.history.test_columns import (
+from tests.solvers.history.support import (
     NAN,
     batch_of,
     group,
