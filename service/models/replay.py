@@ -13,6 +13,8 @@ from dualstream.service.journal import open_journal, sqlite_path
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Control, decode_merged, holds_control
+from dualstream.service.models import replay_history
+from dualstream.service.models.replay_history import ReplicaOfOtherHistory, read_late_rows
 from dualstream.service.replica.entries import split_at
 from dualstream.service.replica.features import Features
 from dualstream.service.replica.fork_detection import Forked
@@ -20,9 +22,11 @@ from dualstream.service.replica.point_in_time import NotKept, kept_from, state_a
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.spec import canonical, check_spec, read_spec
 from dualstream.solvers import InvalidSpec, resolve_spec
+from dualstream.solvers.rows.columns.inputs import inputs_of
+from dualstream.solvers.rows.hashing import hash_names
 
 # Fields of the spec that determine how rows are encoded.
-ENCODING = ("features", "task", "labels", "columns", "crosses", "history")
+ENCODING = ("features", "task", "labels", "columns", "crosses")
 
 
 class Refused(Exception):
@@ -67,7 +71,7 @@ async def replay(
         record = await journal.get(model)
         seq = record.seq if until is None else until
         if changes:
-            return await _under_another_spec(features, journal, record, seq, changes)
+            return _result(*await under_another_spec(features, journal, record, seq, changes))
         replica = await state_at(features, journal, record, seq)
         first = replica.restored_seq + 1 if seq > replica.restored_seq else 0
         return _result(replica, first, Counter())
@@ -110,9 +114,16 @@ def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]
         raise Refused(str(error)) from error
     for field in ENCODING:
         if resolved.get(field) != before.get(field):
-            reason = "cannot change, because the journal's rows are encoded with it"
-            raise Refused(f"{field} {reason}; learn the file again with the new specification")
+            raise _needs_the_file(field, "the journal's rows are encoded with it")
+    why_not = replay_history.why_not(inputs_of(before), inputs_of(resolved))
+    if why_not is not None:
+        raise _needs_the_file("history", why_not)
     return resolved
+
+
+def _needs_the_file(field: str, why_not: str) -> Refused:
+    remedy = "learn the file again with the new specification"
+    return Refused(f"{field} cannot change so, because {why_not}; {remedy}")
 
 
 def _opened(value: Any) -> dict[str, Any]:
@@ -122,15 +133,16 @@ def _opened(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-async def _under_another_spec(
+async def under_another_spec(
     features: Features, journal: Journal, record: ModelRecord, until: int, changes: dict[str, Any]
-) -> Replayed:
+) -> tuple[Replica, int, Counter[str]]:
+    """Replica at `until`, the first record that it learned, and the controls left out by kind."""
     check_spec(record)
     spec = await asyncio.to_thread(changed_spec, record, changes)
     first = await kept_from(journal, record)
     if not first - 1 <= until <= record.seq:
         raise NotKept(record.id, until, first, record.seq)
-    replica = Replica(record, features, kept_answers=0, spec=canonical(spec))
+    replica = await _empty_replica(features, journal, record, first - 1, until, spec)
     replica.forget_what_served()
     for part in replica.parts:
         part.ignore_pauses()
@@ -157,7 +169,30 @@ async def _under_another_spec(
                 await replica.apply_run(whole, journal)
             if replica.seq < until and len(whole) < len(run):
                 await replica.learn_part(run[len(whole)], until)
-    return _result(replica, first, left_out)
+    return replica, first, left_out
+
+
+async def _empty_replica(
+    features: Features,
+    journal: Journal,
+    record: ModelRecord,
+    after: int,
+    until: int,
+    spec: dict[str, Any],
+) -> Replica:
+    """A replica with this spec that has learned nothing, for the records after `after`."""
+    before = read_spec(record.spec)
+    if spec.get("history") == before.get("history"):
+        return Replica(record, features, kept_answers=0, spec=canonical(spec))
+    inputs = inputs_of(before)
+    late = await read_late_rows(journal, record, after, until, inputs.row_width)
+    names = []
+    if late is not None:
+        # Some columns are of single classes, which only a state knows.
+        learner: Any = (await state_at(features, journal, record, until)).learner
+        names = learner.history.names
+    columns = hash_names(names, spec["features"]["bits"])
+    return ReplicaOfOtherHistory(record, features, canonical(spec), inputs, columns, late)
 
 
 def _check_chain(replica: Replica, chain: str | None, entries: Sequence[Entry]) -> None:

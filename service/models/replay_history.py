@@ -1,0 +1,181 @@
+"""Replay of a journal under another history: its rows with the inputs of other groups.
+
+A row with a late label also has the history columns that it was served with. In their place it gets
+those of the new history as they were at the record from which the row was served. If the journal no
+longer has that record, they are the columns of an empty history.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dualstream.service.journal.protocol import Journal, ModelRecord
+from dualstream.service.journal.record import Rows
+from dualstream.service.replica.entries import as_batch, decoded
+from dualstream.service.replica.features import Features
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import Batch, Outcome
+from dualstream.solvers.history.columns import HistoryColumns
+from dualstream.solvers.jit import Ints
+from dualstream.solvers.rows.columns.inputs import Inputs, depends_on_past, inputs_of
+
+_ORDINARY, _LATE, _OBSERVED = range(3)
+
+
+def why_not(before: Inputs, after: Inputs) -> str | None:
+    """Why rows with the inputs `before` cannot get the inputs `after`; None if they can."""
+    for kind in ("key", "time", "value"):
+        available, needed = getattr(before, f"{kind}s"), getattr(after, f"{kind}s")
+        for name in needed:
+            if name not in available:
+                others = f"its {kind}s are {', '.join(available)}" if available else "it has none"
+                return f"the journal has no {kind} {name!r} ({others})"
+    return None
+
+
+class LateRows(NamedTuple):
+    """Rows with late labels, in the order in which they were served.
+
+    seqs         (n,) of the records that have the labels
+    served_seqs  (n,) of the states from which the rows were served, ascending
+    """
+
+    rows: Batch
+    seqs: Ints
+    served_seqs: Ints
+
+
+async def read_late_rows(
+    journal: Journal, record: ModelRecord, after: int, until: int, dim: int
+) -> LateRows | None:
+    """The rows with late labels among the records after `after` up to `until`; None without any."""
+    rows, seqs, served_seqs = list[Batch](), list[Ints](), list[Ints]()
+    seq = after
+    while seq < until:
+        entries = await journal.read(record.id, record.incarnation, seq)
+        if not entries:
+            break
+        for block in decoded(entries)[1]:
+            if isinstance(block, Rows) and block.served_seqs is not None:
+                late = np.flatnonzero(block.served_seqs >= 0)
+                rows.append(as_batch(block, dim).take(late))
+                seqs.append(seq + 1 + late)
+                served_seqs.append(block.served_seqs[late])
+            seq += len(block) if isinstance(block, Rows) else 1
+    if not rows:
+        return None
+    served = np.concatenate(served_seqs)
+    order = np.argsort(served, kind="stable")
+    return LateRows(Batch.concat(rows).take(order), np.concatenate(seqs)[order], served[order])
+
+
+class ReplicaOfOtherHistory(Replica):
+    """A replica of a journal whose specification has another history than the model's.
+
+    before   inputs of the journal's rows
+    columns  features of the history columns in rows with late labels
+    late     the rows with late labels; None without any
+    """
+
+    def __init__(
+        self,
+        record: ModelRecord,
+        features: Features,
+        spec: bytes,
+        before: Inputs,
+        columns: Ints,
+        late: LateRows | None,
+    ) -> None:
+        super().__init__(record, features, kept_answers=0, spec=spec)
+        self.dim = before.row_width
+        self._before, self._after = before, inputs_of(self.spec)
+        self._has_past = depends_on_past(self.spec)
+        self._history: HistoryColumns | None = getattr(self.learner, "history", None)
+        self._columns = columns
+        self._late = late if self._history is not None else None
+        self._served: dict[int, Batch] = {}
+        """Rows that have been served and not yet labelled, by the seq of the label."""
+        self._served_count = 0
+
+    def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
+        """Learn and count rows of the journal; the first is at `first_seq`."""
+        kinds = np.where(np.isnan(batch.labels), _OBSERVED, _ORDINARY)
+        if batch.served is not None:
+            kinds[~np.isnan(batch.served)] = _LATE
+        edges = {0, len(batch), *(np.flatnonzero(np.diff(kinds)) + 1).tolist()}
+        if self._late is not None:
+            # Rows are served from the state before the row at `edge`.
+            seqs = self._late.served_seqs
+            begin, end = np.searchsorted(seqs, (first_seq, first_seq + len(batch) - 1)).tolist()
+            edges.update((seqs[begin:end] + 1 - first_seq).tolist())
+        outcomes = [
+            self._learn_piece(int(kinds[begin]), batch[begin:end], first_seq + begin)
+            for begin, end in pairwise(sorted(edges))
+        ]
+        return Outcome.joined(outcomes)
+
+    def _learn_piece(self, kind: int, batch: Batch, first_seq: int) -> Outcome:
+        """Learn rows of one kind; only the state before the first one may have served rows."""
+        if kind == _OBSERVED and not self._has_past:
+            return Outcome.of_rows_set_aside(
+                self.learner.learn(self._converted(batch[:0], False)), len(batch)
+            )
+        self._serve(first_seq - 1)
+        if kind == _LATE and self._late is not None:
+            seqs = range(first_seq, first_seq + len(batch))
+            rows = Batch.concat([self._served.pop(seq) for seq in seqs])
+        else:
+            rows = self._converted(batch, kind == _LATE)
+        return super().learn_rows(rows, first_seq)
+
+    def _serve(self, seq: int) -> None:
+        """Serve the rows that were served from the state at `seq` or from one before the first."""
+        late, begin = self._late, self._served_count
+        if late is None or self._history is None:
+            return
+        end = int(np.searchsorted(late.served_seqs, seq, "right"))
+        if begin == end:
+            return
+        rows = self._converted(late.rows[begin:end], True)
+        served = _with_inputs(self._history.peek(replace(rows, served=None)), rows)
+        for row, at in enumerate(late.seqs[begin:end].tolist()):
+            self._served[at] = served[row : row + 1]
+        self._served_count = end
+
+    def _converted(self, batch: Batch, is_late: bool) -> Batch:
+        """Rows of the journal with the inputs of the new groups; late ones without columns."""
+        width, after = self._after.width, self._after.row_width
+        indices = batch.indices.astype(np.int64)
+        is_input = indices >= width
+        indices[is_input] = _indices(self._before, self._after)[indices[is_input] - width]
+        stays = indices >= 0
+        if is_late:
+            stays &= ~np.isin(indices, self._columns)
+        indptr = np.concatenate(([0], np.cumsum(stays)))[batch.indptr]
+        rows = Batch.from_csr(indptr, indices[stays], batch.values[stays], dim=after)
+        return batch.with_rows(rows.indptr, rows.indices, rows.values, after)
+
+
+def _indices(before: Inputs, after: Inputs) -> Ints:
+    """Index of each input of `before` in rows with the inputs `after`; -1 if they have it not."""
+    return np.array(
+        [after.index_of_key(name) if name in after.keys else -1 for name in before.keys]
+        + [after.index_of_time(name) if name in after.times else -1 for name in before.times]
+        + [after.index_of_value(name) if name in after.values else -1 for name in before.values],
+        np.int64,
+    )
+
+
+def _with_inputs(columns: Batch, rows: Batch) -> Batch:
+    """`rows` with the features of `columns` in place of their own; the inputs stay."""
+    is_input, n = rows.indices >= columns.dim, len(rows)
+    of_columns = np.repeat(np.arange(n), np.diff(columns.indptr))
+    of_inputs = np.repeat(np.arange(n), np.diff(rows.indptr))[is_input]
+    row = np.concatenate((of_columns, of_inputs))
+    order = np.argsort(row, kind="stable")
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=n))))
+    indices = np.concatenate((columns.indices, rows.indices[is_input]))[order]
+    values = np.concatenate((columns.values, rows.values[is_input]))[order]
+    return rows.with_rows(indptr, indices, values, rows.dim)
