@@ -30,6 +30,12 @@ After each label
 3. each member takes its own step towards the target;
 4. S, A, the mean, the last target, the minimum and the maximum are updated.
 
+A target is set aside if, from row 51 on, it is further outside the range of all targets so far than
+ten times the length of that range. No member learns it, and the rule follows it as above. With the
+next target that is not set aside, the rule returns to its numbers from before. After 20 targets
+that were set aside (one in 2,000 of them is forgotten with each row) the next one extends the
+range. So ten broken targets in sequence leave no trace, and a new unit is learned 20 rows later.
+
 Row 1 is predicted as 0 and left out of all figures. If one of the first 32 rows has a [broken
 number](../guides/nonlinear.md#what-they-promise), the portfolio starts again after them, and all of
 this is counted for the numbers that it learns then.
@@ -161,8 +167,9 @@ CAVEATS = """\
   less.
 - No batch model that is trained again and again, such as LightGBM, was run for numbers.
 - On water, heavy_tailed and spambase_run a few rows dominate the RMSE.
-- A wild first or second target is accepted: S then falls by half a percent a row. Several wild
-  targets in sequence raise S fivefold each: ten of 1e100 ruin a portfolio for thousands of rows.
+- A wild first or second target is accepted: S then falls by half a percent a row. Later, several
+  targets in sequence raise S fivefold each if they are further than 50 S from the prediction, but
+  not so far outside the range of all targets that they are set aside.
 - After a long constant stretch a jump is followed with a delay: a target counts up to 50 S only.
 - After the unit of a nonlinear target has become 1,000 times as large, `net` needs some hundred
   rows to follow.

@@ -31,8 +31,15 @@ from dualstream.solvers.portfolio.members import MemberSet, has_weights
 from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
 from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
-from dualstream.solvers.portfolio.weighting_kernels import ROW_LOSS, SCORE
+from dualstream.solvers.portfolio.weighting_kernels import N_OUT, ROW_LOSS, SCORE
 from dualstream.solvers.portfolio.weighting_state import Rule
+from dualstream.solvers.portfolio.wild_labels import (
+    ACCEPTED,
+    ORDINARY,
+    UNWEIGHTED,
+    WILD,
+    WildLabels,
+)
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.curves import Curve
 from dualstream.solvers.protocols.explanation import Explanation
@@ -70,6 +77,9 @@ class Portfolio:
         members = members_of(spec)
         self._members = MemberSet.of(members, spec, models, shares)
         self._rule = self._new_rule(members)
+        self._wild = WildLabels()
+        self._before: Rule | None = None
+        """The rule before the wild labels that it follows now."""
         self._rows = RetainedRows(self._dim, spec["retain"])
         self._samples = 0
         self._promoted: str | None = None
@@ -107,12 +117,58 @@ class Portfolio:
         for first in range(0, n, _PIECE):
             last = min(first + _PIECE, n)
             rows = batch if n <= _PIECE else batch[first:last]
-            part = None if outer_scores is None else outer_scores[first:last]
-            out = self._members.learn(rows, self._rule, part)
+            if classes:
+                part = None if outer_scores is None else outer_scores[first:last]
+                out = self._members.learn(rows, self._rule, part)
+                self._rows.add(rows)
+            else:
+                out = self._learn_numbers(rows)
             columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
-        self._rows.add(batch)
         self._samples += n
         return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
+
+    def _learn_numbers(self, rows: Batch) -> Floats:
+        """Learn rows whose labels are numbers; see wild_labels.py."""
+        marks = self._wild.mark(rows.labels, rows.weights)
+        if marks is None and self._before is None:
+            return self._learn_run(rows)
+        if marks is None:
+            marks = np.where(rows.weights > 0.0, ORDINARY, UNWEIGHTED)
+        out = np.empty((len(rows), N_OUT))
+        ends = [*(np.flatnonzero(np.diff(marks)) + 1).tolist(), len(rows)]
+        done = 0
+        for end in ends:
+            run = rows[done:end]
+            if marks[done] == WILD:
+                out[done:end] = self._follow(run)
+            elif marks[done] == ORDINARY and self._before is not None:
+                score = self.predict(run[:1])[0]
+                self._return()
+                out[done:end] = self._learn_run(run)
+                out[done, SCORE] = score
+                out[done, ROW_LOSS] = 0.5 * (run.labels[0] - score) ** 2
+            else:
+                if marks[done] == ACCEPTED:
+                    self._before = None
+                out[done:end] = self._learn_run(run)
+            done = end
+        return out
+
+    def _learn_run(self, rows: Batch) -> Floats:
+        self._rows.add(rows)
+        return self._members.learn(rows, self._rule)
+
+    def _follow(self, rows: Batch) -> Floats:
+        """Let the rule follow rows with wild labels, which no member learns."""
+        if self._before is None:
+            self._before = self._new_rule(self._members.members)
+            self._before.restore(self._rule.state())
+        return self._rule.count(self._members.predict(rows), rows.labels, rows.weights)
+
+    def _return(self) -> None:
+        """Return to the rule before the wild labels that it follows now, if it does."""
+        if self._before is not None:
+            self._rule, self._before = self._before, None
 
     def share_columns(self, other: "Portfolio") -> None:
         """Share what depends on the rows alone with a portfolio of the same members that has
@@ -285,6 +341,7 @@ class Portfolio:
         """See MemberLearner: the new member learns the retained rows and is calibrated on them."""
         member = self.check_add(spec)
         rows = self._rows.rows()
+        self._return()
         self._members, scores, resets = self._members.joined(member, self.spec, rows)
         self._rule = self._rule.joined(member, scores, rows, resets)
         name: str = member["name"]
@@ -300,6 +357,7 @@ class Portfolio:
     def remove_member(self, name: str) -> None:
         """See MemberLearner."""
         self.check_remove(name)
+        self._return()
         index = self._index_of(name)
         self._members = self._members.without(index)
         self._rule = self._rule.without(index)
@@ -320,6 +378,7 @@ class Portfolio:
         index = self.check_promote(name)
         if self._promoted is not None:
             self.demote()
+        self._return()
         self._rule.promote(index)
         self._promoted = name
 
@@ -327,6 +386,7 @@ class Portfolio:
         """See MemberLearner."""
         if self._promoted is None:
             raise MemberError("no member is promoted")
+        self._return()
         self._rule.demote()
         self._promoted = None
 
@@ -340,7 +400,12 @@ class Portfolio:
             "about": np.frombuffer(text, np.uint8).copy(),
             "samples": np.array(self._samples, np.int64),
         }
-        for owner, part in (("rule", self._rule), ("rows", self._rows), ("crew", self._members)):
+        parts: dict[str, Any] = {"rule": self._rule, "rows": self._rows, "crew": self._members}
+        if not self._rule.classes:
+            parts["wild"] = self._wild
+        if self._before is not None:
+            parts["before"] = self._before
+        for owner, part in parts.items():
             state |= {f"{owner}.{name}": array for name, array in part.state().items()}
         return state
 
@@ -356,12 +421,19 @@ class Portfolio:
             raise CorruptState(f"the members are damaged: {error!r}") from error
         rule = self._new_rule(members.members)
         rows = RetainedRows(self._dim, self.spec["retain"])
-        for owner, part in (("rule", rule), ("rows", rows), ("crew", members)):
+        parts: dict[str, Any] = {"rule": rule, "rows": rows, "crew": members}
+        wild, before = WildLabels(), None
+        if not rule.classes:
+            parts["wild"] = wild
+        if "before.members" in state:
+            parts["before"] = before = self._new_rule(members.members)
+        for owner, part in parts.items():
             part.restore(_under(f"{owner}.", state))
         active = [name for index, name in enumerate(members.names) if rule.is_active(index)]
         if active != (members.names if promoted is None else [promoted]):
             raise CorruptState("the promoted member does not match the active members")
         self._members, self._rule, self._rows = members, rule, rows
+        self._wild, self._before = wild, before
         self._samples, self._promoted = int(state["samples"]), promoted
 
     def _check_members(self, members: Sequence[Member]) -> None:
