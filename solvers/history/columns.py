@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.history import kernels as k
 from dualstream.solvers.history.spec import CLASSES, group_columns
-from dualstream.solvers.history.tables import Layout, aligned_zeros, is_of_class
+from dualstream.solvers.history.tables import Layout, aligned_zeros, is_of_class, lanes
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
@@ -59,7 +59,9 @@ class HistoryColumns:
         self._totals = np.zeros(1 + layout.classes)
         self._counts = np.zeros((len(groups), k.COUNT_FIELDS), np.int64)
         self._classes: tuple[str, ...] = ()
-        self._constants = (task == "binary", self._width, layout.groups, layout.by, layout.rates)
+        self._constants = (
+            task == "binary", self._width, layout.groups, layout.by, layout.rates, layout.logged,
+        )  # fmt: skip
         self._arrays: Any = (
             self._table,
             self._numbers,
@@ -70,6 +72,7 @@ class HistoryColumns:
             np.empty((k.RING, self._row_width - self._width)),
             np.empty((k.RING, len(groups) + 1), np.int64),
             np.empty((3, layout.rates.shape[1])),
+            np.zeros(lanes(len(layout.logged))),
             np.empty(layout.columns),
         )
         self._ahead = k.AHEAD if self._table.size + self._numbers.size > CACHED else 0

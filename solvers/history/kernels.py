@@ -30,7 +30,7 @@ from dualstream.solvers.jit import (
     RO_I8_2D,
     kernel,
 )
-from dualstream.solvers.rows.scalar import clip, exp_of, float_of, log_of, prefetch
+from dualstream.solvers.rows.scalar import MAGIC, bits_of, clip, exp_of, float_of, log_of, prefetch
 from dualstream.solvers.rows.text.tokens import LARGEST, ZERO
 
 # Statistics, as bits of FLAGS, in the order of their columns; `labels` is after SINCE.
@@ -84,12 +84,12 @@ _MIX_SECOND = 0xD6E8FEB86659FD93 - 2**64
 
 @kernel(inline=True)
 def decay(x: float) -> float:
-    """2^-x for x >= 0; 0 from 256 half-lives on."""
-    if not x < _FAR:
-        return 0.0
-    whole = int(x)
-    power: float = float_of((1023 - whole) << 52)
-    return exp_of(-_LN2 * (x - whole)) * power
+    """2^-x for x >= 0; 0 from 256 half-lives on. Without branches, which LLVM vectorizes."""
+    nearest = (x + MAGIC) - MAGIC
+    whole = nearest - (1.0 if nearest > x else 0.0)
+    power: float = float_of((1023 - bits_of(whole + MAGIC)) << 52)
+    factor = exp_of(-_LN2 * (x - whole)) * power
+    return factor if x < _FAR else 0.0
 
 
 @kernel
@@ -150,13 +150,13 @@ def set_of(key: int, choice: int, group: RO_I8) -> int:
 
 @kernel(inline=True)
 def slot_of(key: int, group: RO_I8, table: RO_I8_2D) -> int:
-    """Slot of a key among those of all groups, or -1."""
+    """Slot of a key among those of all groups, or -1. Without branches, as it is in any slot."""
+    slot = -1
     for choice in range(2):
         line = set_of(key, choice, group)
         for way in range(WAYS):
-            if table[2 * line, way] == key:
-                return line * WAYS + way
-    return -1
+            slot = line * WAYS + way if table[2 * line, way] == key else slot
+    return slot
 
 
 @kernel(inline=True)
@@ -199,17 +199,14 @@ def find_factors(gap: float, older: bool, group: RO_I8, rates: RO_F8, factors: F
 
     A row that is older than the newest decays nothing: its own weight is smaller.
     """
-    for h in range(group[HALF_LIVES]):
-        seen, keep, mine = 1.0, 1.0, 1.0
-        if group[TIMED] != 0:
-            factor = decay(gap * rates[h])
-            if older:
-                mine = factor
-            else:
-                seen = keep = factor
-        else:
-            keep = rates[h]
-        factors[SEEN, h], factors[KEEP, h], factors[MINE, h] = seen, keep, mine
+    if group[TIMED] == 0:
+        for h in range(rates.shape[0]):
+            factors[SEEN, h], factors[KEEP, h], factors[MINE, h] = 1.0, rates[h], 1.0
+        return
+    for h in range(rates.shape[0]):
+        factor = decay(gap * rates[h])
+        factors[SEEN, h] = factors[KEEP, h] = 1.0 if older else factor
+        factors[MINE, h] = factor if older else 1.0
 
 
 @kernel(inline=True)
@@ -260,7 +257,7 @@ def read_columns(
         if flags & OF_WEIGHT:
             weight = numbers[at]
             if flags & COUNT:
-                out[column] = log_one_plus(weight * seen)
+                out[column] = weight * seen
                 column += k
             if flags & OF_MEAN:
                 mean = numbers[at + 1]
@@ -294,6 +291,18 @@ def read_columns(
                     mean = numbers[at + group[LABELS_AT] + 1 + j]
                     smooth = overall + part * (mean - overall) if weight > 0.0 else overall
                     out[label_means + h * classes + j] = smooth
+
+
+@kernel(inline=True)
+def take_logs(logged: RO_I8, terms: F8, out: F8) -> None:
+    """Replace counts and times by log(1 + x), in a loop of its own, which LLVM vectorizes."""
+    for j in range(logged.shape[0]):
+        terms[j] = out[logged[j]]
+    for j in range(terms.shape[0]):
+        # The logarithm of a NaN would be some number.
+        terms[j] = log_one_plus(terms[j]) if terms[j] == terms[j] else np.nan
+    for j in range(logged.shape[0]):
+        out[logged[j]] = terms[j]
 
 
 @kernel(inline=True)
@@ -466,6 +475,7 @@ def apply_rows(
     groups: RO_I8_2D,
     by: RO_I8,
     rates: RO_F8_2D,
+    logged: RO_I8,
     features: RO_I4,
     columns: RO_I8,
     table: I8_2D,
@@ -477,6 +487,7 @@ def apply_rows(
     inputs: F8_2D,
     keys: I8_2D,
     factors: F8_2D,
+    terms: F8,
     out: F8,
     ahead: int,
     out_indptr: I8,
@@ -490,13 +501,15 @@ def apply_rows(
     learns             False: rows are only read
     groups, by, rates  the fields of each group; inputs of their keys; (groups, half-lives): 1 /
                        seconds, or 2^(-1 / rows)
+    logged             positions in `out` of columns that are log(1 + x)
     features, columns  (m,) increasing indices of columns, and the position of each in `out`
     table              (2 sets, 8) keys and rows of last use (0: empty) of each set, in turn
     numbers, lines     all slots; the same as cache lines
     clock, totals      (1,) rows that entered; (1 + classes,) number and means of all labels
     counts             (groups, COUNT_FIELDS)
     inputs, keys       (RING, ...) inputs of rows; their keys, and the end of their own entries
-    factors, out       space for the factors of a group, and for the columns of a row
+    factors, terms     space for the factors of a group, and for the numbers whose log is taken
+    out                space for the columns of a row
     ahead              AHEAD, or 0 for tables in a cache
     out_*              the rows, with room for all entries and columns
     """
@@ -554,7 +567,7 @@ def apply_rows(
                 older = gap < 0.0
                 gap = abs(gap)
                 if group[FLAGS] & SINCE:
-                    since = 0.0 if older else log_one_plus(gap)
+                    since = 0.0 if older else gap
             find_factors(gap, older, group, rates[g], factors)
             if reads:
                 read_columns(start, value, since, group, factors, numbers, totals, out)
@@ -605,6 +618,7 @@ def apply_rows(
                 totals[1 + j] += (target_of(label, j, classes) - totals[1 + j]) / totals[0]
         p, end, first = indptr[i], keys[ring, count], at
         if reads:
+            take_logs(logged, terms, out)
             for c in range(features.shape[0]):
                 x = out[columns[c]]
                 if x == x:

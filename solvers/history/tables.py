@@ -18,8 +18,12 @@ from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.rows.columns.inputs import Inputs
 
 _BITS = dict(zip(STATS, (1 << bit for bit in range(len(STATS))), strict=True))
+_LOGGED = ("since", "count")
+"""Statistics that are log(1 + x)."""
 _LINE = 8
 """Numbers of a cache line."""
+_LANES = 4
+"""Numbers that a vector instruction computes at once."""
 
 
 class Layout:
@@ -29,8 +33,9 @@ class Layout:
         self.classes = CLASSES if task == "multiclass" else 1
         most = max(len(group["half_life"]) for group in groups)
         self.groups: Ints = np.zeros((len(groups), k.GROUP_FIELDS), np.int64)
-        self.rates: Floats = np.zeros((len(groups), max(1, most)))
+        self.rates: Floats = np.zeros((len(groups), lanes(most)))
         self.columns = self.sets = numbers = 0
+        logged: list[int] = []
         by: list[int] = []
         for g, group in enumerate(groups):
             row = self.groups[g]
@@ -46,7 +51,9 @@ class Layout:
             self.rates[g, : len(rates)] = rates
             row[k.TIMED] = any(isinstance(one, str) for one in group["half_life"])
             _lay_out_slot(row, group, self.classes)
-            row[k.COLUMN], row[k.WIDTH] = self.columns, self._width_of(group)
+            stats = self._stats_of(group)
+            row[k.COLUMN], row[k.WIDTH] = self.columns, len(stats)
+            logged += [at for at, stat in enumerate(stats, self.columns) if stat in _LOGGED]
             row[k.FIRST_SET], row[k.SETS] = self.sets, slots_of(group["keys"]) // k.WAYS
             row[k.FIRST_NUMBER] = numbers
             self.columns += int(row[k.WIDTH])
@@ -54,14 +61,22 @@ class Layout:
             numbers += int(row[k.SETS] * k.WAYS * row[k.STRIDE])
         self.numbers = -(-numbers // _LINE) * _LINE
         self.by: Ints = np.array(by, np.int64)
+        self.logged: Ints = np.array(logged, np.int64)
 
-    def _width_of(self, group: Mapping[str, Any]) -> int:
-        return sum(self.classes if is_of_class(one.stat) else 1 for one in group_columns(group))
+    def _stats_of(self, group: Mapping[str, Any]) -> list[str]:
+        """The statistic of each column, those of classes included."""
+        stats = (column.stat for column in group_columns(group))
+        return [stat for stat in stats for _ in range(self.classes if is_of_class(stat) else 1)]
 
 
 def is_of_class(stat: str) -> bool:
     """Whether a statistic of a multiclass model has a column for each class."""
     return stat in ("labels", "label_mean")
+
+
+def lanes(count: int) -> int:
+    """Room for numbers that vector instructions compute: a multiple of _LANES."""
+    return -(-count // _LANES) * _LANES
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 from dualstream.solvers.jit import DISABLED, F8, I4, RO_F8, Floats, kernel, types
 
-_MAGIC = 6755399441055744.0
+MAGIC = 6755399441055744.0
 """1.5 * 2^52: adding a number of up to 51 bits leaves that number, rounded, in the low bits."""
 _MAGIC_BITS = 0x4338000000000000
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -242,8 +242,8 @@ def exp_of(x: float) -> float:
     For loops over the members of a portfolio: sums and products only, which LLVM vectorizes by
     four. Calls of the C library run one after the other.
     """
-    shifted = x * _LOG2_E + _MAGIC
-    n = shifted - _MAGIC
+    shifted = x * _LOG2_E + MAGIC
+    n = shifted - MAGIC
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     r2 = r * r
     r4 = r2 * r2
@@ -263,7 +263,7 @@ def log_of(x: float) -> float:
     bits = bits_of(x)
     e = (bits - _ROOT_HALF_BITS) >> 52
     m: float = float_of(bits - (e << 52))
-    n: float = float_of(e + _MAGIC_BITS) - _MAGIC
+    n: float = float_of(e + _MAGIC_BITS) - MAGIC
     s: float = (m - 1.0) / (m + 1.0)
     s2 = s * s
     s4 = s2 * s2
