@@ -19,7 +19,7 @@ from tests.history import Acknowledged, HistoryBroken, check_entries
 from tests.simulation import models
 from tests.simulation.client import Unforeseen
 from tests.simulation.faults import Fault
-from tests.simulation.late import late_problems
+from tests.simulation.late import history_problems, late_problems
 from tests.simulation.log import Log
 from tests.simulation.notes import Acked
 from tests.simulation.refits import refit_problems
@@ -63,6 +63,8 @@ def check_world(world: "World") -> None:
         problems += _copies(log, truth, world.kind_of(log.id))
         problems += refit_problems(log, truth.controls, truth.control_outcomes, truth.windows)
         problems += late_problems(log, world.notes.late, truth.late)
+        if world.kind_of(log.id).has_history:
+            problems += history_problems(log, truth.late, truth.observed)
         expected = truth.state()
         for name, model in world.notes.settled:
             if model.record.id == log.id:
@@ -142,7 +144,7 @@ class _Sent(dict[Hashable, int]):
     """How many rows each request brings: all of them may have come, none of them twice."""
 
     def get(self, tag: Any, default: Any = None) -> Any:
-        return models.size_of(tag)
+        return models.size_of(tag) if tag > 0 else 1
 
 
 def tags_in(entries: Sequence[Entry]) -> set[int]:

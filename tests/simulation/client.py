@@ -124,7 +124,8 @@ class Client:
         if self._world.kind_of(model_id).names_rows:
             if tag % 2:
                 return await learn(self._world, self.ask, model_id, tag)
-            return await self.send(model_id, models.named_request(tag), tag, str(tag))
+            request = models.named_request(tag, self._world.kind_of(model_id).width)
+            return await self.send(model_id, request, tag, str(tag))
         key = f"k{tag}" if self._chance.random() < 0.65 else None
         await self.send(model_id, models.learn_request(tag, key), tag, key)
         if key is not None and self._chance.random() < self._world.repeats:
@@ -141,6 +142,10 @@ class Client:
         if models.kinds()[kind].is_guarded and self._chance.random() < 0.8:
             rows = self._chance.choice(("learn", "drop"))
             return await self.change(model_id, lambda worker: worker.resume(model_id, rows))
+        if models.kinds()[kind].has_history:
+            tag = self._world.new_tag()
+            request = models.observed_request(tag, models.kinds()[kind].width)
+            return await self.send(model_id, request, -tag, str(-tag))
         if models.kinds()[kind].names_rows:
             return await self.unlearn(model_id)
         await self.control(model_id)
@@ -169,7 +174,8 @@ class Client:
             tag = self._world.new_tag()
         request = models.learn_request(tag, key)
         if self._world.kind_of(model_id).names_rows:
-            request, key = models.named_request(tag), str(tag)
+            width = self._world.kind_of(model_id).width
+            request, key = models.named_request(tag, width), str(tag)
         await self.send(model_id, request, tag, key, worker)
 
     async def send(

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from dualstream.service.codecs import as_batch
 from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.journal.protocol import PartPosition
 from dualstream.service.journal.record import KeyKind, Rows, make_key
@@ -58,8 +61,8 @@ class LateNotes:
     """What workers served and promised, and the responses about labels."""
 
     def __init__(self) -> None:
-        self.served: defaultdict[Row, set[tuple[int, float]]] = defaultdict(set)
-        """Seq and score of each time that a row was to be remembered."""
+        self.served: defaultdict[Row, set[tuple[int, float, bytes]]] = defaultdict(set)
+        """Seq, score and features of each time that a row was to be remembered."""
         self.asked_at: dict[Row, float] = {}
         self.known_until: dict[Row, float] = {}
         """Of rows that were said to wait: when they may be forgotten."""
@@ -72,14 +75,24 @@ async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> Non
     previous = notes.shown_by(worker)
     with worker.registry.pinned(model_id):
         model = await worker.model(model_id)
-        rows = models.named_row(tag)
-        scores, seq, chain = await model.replica.predict(models.rows_of(tag)[:1])
+        kind, replica = worker.world.kind_of(model_id), model.replica
+        rows, batch = models.named_row(tag, kind.width), models.rows_of(tag)[:1]
+        columns = None
+        if kind.has_history:
+            async with replica.serving():
+                learner: Any = replica.learner
+                batch = columns = learner.as_served(as_batch([rows]))
+                scores, seq, chain = learner._learner.predict(batch), replica.seq, replica.chain
+        else:
+            scores, seq, chain = await replica.predict(batch)
         notes.saw_prediction(worker, model, ("row", tag), seq, chain, scores, previous)
         row = model.record.incarnation, tag
-        notes.late.served[row].add((seq, float(scores[0])))
+        notes.late.served[row].add(
+            (seq, float(scores[0]), _features_of(batch.indices, batch.values))
+        )
         notes.late.asked_at.setdefault(row, worker.world.scheduler.now)
         wait = Wait(packed_label(models.default_of(tag)), DEFAULT_S) if default else Wait()
-        served = ServedRows(rows, scores.tolist(), seq)
+        served = ServedRows(rows, scores.tolist(), seq, columns)
         count = await remember(worker.connection, model, served, wait)
         _check_waits_or_known(worker, model, tag, None if count else began)
         if not count:
@@ -101,7 +114,8 @@ def _check_waits_or_known(worker: "Worker", model: Model, tag: int, refused: int
     if key in log.keys and key in log.waits:
         notes.problems.append(f"{log.id}: the row {tag} waits, and its label is known")
     # A label that was known then may have been lost since.
-    if refused is not None and key not in log.keys:
+    is_waiting = worker.world.kind_of(log.id).has_history and key in log.waits
+    if refused is not None and key not in log.keys and not is_waiting:
         if not any(step >= refused for step, _ in log.cuts):
             notes.problems.append(f"{worker.name} does not remember the row {tag}, of no label")
 
@@ -149,7 +163,8 @@ def _note(worker: "Worker", model: Model, tag: int, y: float, got: Labelled, beg
     if seq is not None:
         receipt = got.receipt if outcome == "new" else None
         receipt = receipt or Receipt(PartPosition(seq, seq, 1, duplicate=True))
-        notes.saw_acknowledged(model, tag, models.named_request(tag), receipt, began)
+        request = models.named_request(tag, model.replica.dim)
+        notes.saw_acknowledged(model, tag, request, receipt, began)
     notes.late.got.append(Told(row, y, seq, outcome, began))
     if outcome == "expired":
         waited_s = worker.world.scheduler.now - notes.late.asked_at.get(row, 0.0)
@@ -158,8 +173,10 @@ def _note(worker: "Worker", model: Model, tag: int, y: float, got: Labelled, beg
     log = notes.log_of(model)
     known_until = notes.late.known_until.get(row, 0.0)
     if outcome == "unknown" and worker.world.scheduler.now < known_until and log is not None:
-        # Between the looks at the rows that wait and at the keys the store may lose a label.
-        if not any(step >= began for step, _ in log.cuts):
+        # Between the looks at the rows that wait and at the keys the store may lose a label. A row
+        # that has entered the history is lost with the record of that.
+        is_journalled = worker.world.kind_of(log.id).has_history
+        if not any(is_journalled or step >= began for step, _ in log.cuts):
             notes.problems.append(f"{worker.name} does not know the row {tag}, which waits")
 
 
@@ -189,6 +206,9 @@ async def learn(world: "World", ask: Ask, model_id: str, tag: int) -> None:
     chance = world.chance
     has_default, keyed = chance.random() < 0.3, chance.random() < 0.3
     await ask(lambda worker: serve(worker, model_id, tag, has_default))
+    if world.kind_of(model_id).has_history and chance.random() < world.repeats:
+        # It is scored again, and enters nothing.
+        await ask(lambda worker: serve(worker, model_id, tag, has_default))
     await asyncio.sleep(chance.random() * chance.choice((0.0, 0.02, 0.1, 1.5)))
     y = models.label_of(tag)
     labels = [y]
@@ -210,16 +230,26 @@ class LateRow(NamedTuple):
     y: float
     served_seq: int | None
     score: float
+    features: bytes = b""
 
 
-def late_rows(rows: Rows, first_seq: int) -> Iterator[tuple[int, LateRow]]:
+def late_rows(rows: Rows, first_seq: int, kind: models.Kind) -> Iterator[tuple[int, LateRow]]:
     """Each row by its seq, the first one of `first_seq`."""
     seqs, scores = rows.served_seqs, rows.served_scores
     for index, tag in enumerate(models.tags_of(rows)):
         y = float(rows.labels[index])  # type: ignore[index]
-        is_late = seqs is not None and seqs[index] >= 0
-        served = (int(seqs[index]), float(scores[index])) if is_late else (None, 0.0)  # type: ignore[index]
-        yield first_seq + index, LateRow(tag, y, *served)
+        late = LateRow(tag, y, None, 0.0)
+        if seqs is not None and seqs[index] >= 0:
+            begin, end = rows.indptr[index : index + 2]
+            end -= 3 if kind.has_history else 0
+            features = _features_of(rows.indices[begin:end], rows.values[begin:end])
+            late = LateRow(tag, y, int(seqs[index]), float(scores[index]), features)  # type: ignore[index]
+        yield first_seq + index, late
+
+
+def _features_of(indices: Any, values: Any) -> bytes:
+    """The entries of a row as bytes."""
+    return np.asarray(indices, np.int64).tobytes() + np.asarray(values, np.float64).tobytes()
 
 
 def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Iterator[str]:
@@ -231,7 +261,8 @@ def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Ite
     for row in rows.values():
         if row.served_seq is None:
             continue
-        if (row.served_seq, row.score) not in late.served[log.incarnation, row.tag]:
+        served = row.served_seq, row.score, row.features
+        if served not in late.served[log.incarnation, row.tag]:
             yield f"{log.id}: the row {row.tag} was not served {row.score} at {row.served_seq}"
         if abs(row.y) != 1.0:
             yield f"{log.id}: the row {row.tag} has label {row.y}"
@@ -247,3 +278,22 @@ def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Ite
     for waiting in log.waits.values():
         if waiting.default:
             yield f"{log.id}: {waiting.key!r} has no default label yet"
+
+
+def history_problems(
+    log: Log, rows: Mapping[int, LateRow], observed: Mapping[int, int]
+) -> Iterator[str]:
+    """A row that waits has entered the history, and so has one with a late label, before that.
+
+    The record that it entered may be lost after the waiting row is read, and before its label is
+    journalled.
+
+    observed   seqs of observed rows, by their tags
+    """
+    for seq, row in rows.items():
+        has_entered = observed.get(row.tag, seq) < seq
+        if row.served_seq is not None and not has_entered and not log.cuts:
+            yield f"{log.id}: the row {row.tag} has its label at {seq}, and did not enter before"
+    for waiting in log.waits.values():
+        if int(waiting.key[1:]) not in observed:
+            yield f"{log.id}: {waiting.key!r} waits, and has not entered"

@@ -21,10 +21,14 @@ from dualstream.service.replica.requests import ControlRequest, Receipt, Request
 from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.evaluation.late_label_scores import AsServed
+from dualstream.solvers.history.spec import column_names
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.protocols.unlearner import why_not_unlearn
+from dualstream.solvers.rows.columns.inputs import row_width
+from dualstream.solvers.rows.hashing import hash_names
 
 DIM = 3
+BITS = 10
 SCALE = 16.0
 SIZES = (1, 2, 1, 3, 1, 2, 12, 1, 5)
 FEATURES = {"kind": "indexed", "dim": DIM}
@@ -45,6 +49,23 @@ ALARM |= {"every": 1, "patience": 1, "after": 2, "history": 4}
 GUARDED = STEPS | {"guard": ALARM}
 PATIENT = STEPS | {"guard": ALARM | {"patience": 6}}
 """Wrong data lasts so long that snapshots are written during it."""
+REMEMBERED = {
+    "algorithm": "sgd",
+    "features": {"kind": "hashed", "bits": BITS},
+    "columns": {"types": {"at": "time", "card": "ignore", "amount": "number"}},
+    "history": [
+        {
+            "by": "card",
+            "time": "at",
+            "of": "amount",
+            "stats": ["count", "mean", "since", "label_mean"],
+            "half_life": "1m",
+            "labels": 2,
+            "keys": 1000,
+        }
+    ],
+}
+"""The inputs of its rows are one of three keys, a time, and the tag as a value."""
 
 
 class Kind:
@@ -62,8 +83,14 @@ class Kind:
                     _OF_KINDS[msgspec.json.encode(spec, order=order)] = self.resolved
         self.spec, self.as_given = canonical(self.resolved), canonical(given)
         self.orders: Sequence[Order] = (Demote(), Promote("a"))
-        self.names_rows = why_not_unlearn(self.resolved) is None
-        if self.names_rows:
+        self.width = row_width(self.resolved)
+        self.has_history = bool(self.resolved.get("history"))
+        names = column_names(self.resolved.get("history") or (), "binary")
+        indices = hash_names(names, BITS).tolist() if names else ()
+        self.history_names = list(zip(indices, names, strict=True))
+        self.names_rows = self.has_history
+        if why_not_unlearn(self.resolved) is None:
+            self.names_rows = True
             self.orders = [unlearning(tag) for tag in range(1, 9)]
         self.as_served = AsServed(self.resolved)
         learner = member_learner(make_learner(given))
@@ -86,9 +113,12 @@ _OF_KINDS: dict[bytes, dict[str, Any]] = {}
 
 @lru_cache
 def kinds() -> tuple[Kind, ...]:
-    """Those with members are the slowest, and those with refits take the most steps."""
+    """Those with members are the slowest, and those with refits take the most steps.
+
+    The last one has a history: chance does not choose it.
+    """
     steps, mistakes, guarded, duals = map(Kind, (STEPS, MISTAKES, GUARDED, DUALS))
-    others = map(Kind, (PAIR, REFITTED, WEIGHTS, PATIENT))
+    others = map(Kind, (PAIR, REFITTED, WEIGHTS, PATIENT, REMEMBERED))
     return (steps, steps, mistakes, mistakes, guarded, duals, duals, *others)
 
 
@@ -125,17 +155,35 @@ def learn_request(tag: int, key: str | None) -> Request:
 
 
 @lru_cache(10_000)
-def named_row(tag: int) -> ListedRows:
+def named_row(tag: int, width: int = DIM) -> ListedRows:
     """The first row of the tag, with an id, which makes repeating harmless."""
     row = rows_of(tag)[:1]
-    columns = row.indptr.tolist(), row.indices.tolist(), row.values.tolist(), row.labels.tolist()
-    return ListedRows(*columns, [1.0], DIM, ids={0: str(tag)})
+    indices, values = row.indices.tolist(), row.values.tolist()
+    if width > DIM:
+        indices += [width - 3, width - 2, width - 1]
+        values += _inputs_of(tag)
+    columns = [0, len(indices)], indices, values, row.labels.tolist()
+    return ListedRows(*columns, [1.0], width, ids={0: str(tag)})
+
+
+def _inputs_of(tag: int) -> list[float]:
+    """Every fifth row is older than the one before it."""
+    return [1.0 + tag % 3, 1e9 + 10 * tag - (15 if tag % 5 == 0 else 0), tag / SCALE]
 
 
 @lru_cache(10_000)
-def named_request(tag: int) -> Request:
+def named_request(tag: int, width: int = DIM) -> Request:
     """Of this row, with its label."""
-    return Request.of(named_row(tag), None, None)
+    return Request.of(named_row(tag, width), None, None)
+
+
+@lru_cache(10_000)
+def observed_request(tag: int, width: int) -> Request:
+    """The inputs of this row, without its label; with an id."""
+    indices, no_label = [width - 3, width - 2, width - 1], [Batch.UNLABELLED]
+    columns = [0, 3], indices, _inputs_of(tag), no_label, [0.0]
+    listed = ListedRows(*columns, width, ids={0: str(tag)})
+    return Request.of(listed, None, None)
 
 
 @lru_cache(10_000)
@@ -177,13 +225,18 @@ def control_request(kind: int, order: int, key: str | None) -> ControlRequest:
 
 
 def tags_of(rows: Rows) -> list[int]:
-    """The tag of each row."""
+    """The tag of each row; that of an observed row is negative."""
     assert rows.values is not None
+    if rows.labels is None:
+        return (rows.values[rows.indptr[1:] - 1] * -SCALE).astype(int).tolist()
     return (rows.values[rows.indptr[:-1]] * SCALE).astype(int).tolist()
 
 
 @lru_cache
-def asked_rows() -> tuple[Batch, ...]:
+def asked_rows(width: int = DIM) -> tuple[Batch, ...]:
     """What predictions are asked for."""
     x = np.random.default_rng(1).standard_normal((3, 2, DIM))
+    if width > DIM:
+        inputs = np.array([[_inputs_of(tag) for tag in (7 * n, 7 * n + 1)] for n in range(1, 4)])
+        x = np.concatenate((x, np.zeros((3, 2, width - 2 * DIM)), inputs), axis=2)
     return tuple(Batch.from_dense(rows, np.ones(2)) for rows in x)

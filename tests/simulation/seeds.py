@@ -78,4 +78,7 @@ FIRST = {
     "row remembered after its label": 53,
     "whole request taken in part": 67,
     "label explained by what waits now": 71,
+    "row that waits enters again": 511,
+    "row remembered before it enters": 169,
+    "row remembered without its columns": 796,
 }

@@ -39,8 +39,12 @@ class Truth:
         self.control_outcomes: dict[int, ControlOutcome] = {}
         self.controls: dict[int, Control] = {}
         self.late: dict[int, LateRow] = {}
-        """Every row by its seq, where the model has rows with ids."""
+        """Every labelled row by its seq, where the model has rows with ids."""
+        self.observed: dict[int, int] = {}
+        """Seqs of observed rows, by their tags."""
         self.parts = ALL.parts(kind.resolved)
+        for on_names in self.parts.on_names if kind.has_history else ():
+            on_names(kind.history_names, 0, 0)
         self.copies = {version.digest: version.seq for version in log.versions.values()}
         """The seqs of copies, by their digests."""
         self.states: dict[int, dict[str, bytes]] = {}
@@ -77,9 +81,12 @@ class Truth:
                 self._obey(block)
                 self._mark(marks)
                 continue
-            if self._kind.names_rows:
-                self.late.update(late_rows(block, self.seq + 1))
-            batch, first = as_batch(block, models.DIM), self.seq
+            if block.labels is None:
+                tags = models.tags_of(block)
+                self.observed.update((-tag, self.seq + 1 + n) for n, tag in enumerate(tags))
+            elif self._kind.names_rows:
+                self.late.update(late_rows(block, self.seq + 1, self._kind))
+            batch, first = as_batch(block, self._kind.width), self.seq
             inside = [at - first for at in sorted(marks) if first < at < first + len(batch)]
             for begin, end in pairwise([0, *inside, len(batch)]):
                 self._learn(batch[begin:end])
@@ -116,6 +123,8 @@ class Truth:
         for on_learned in self.parts.on_learned:
             on_learned(batch, outcome, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
+        if outcome.observed is not None:
+            self.rejected -= int(np.count_nonzero(outcome.observed))
         return outcome
 
     def _note_ids(self, batch: Batch, first_seq: int, outcome: Outcome) -> None:

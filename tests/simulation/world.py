@@ -82,6 +82,8 @@ PAGE_BYTES = 400
 """Of one entry of some rows, where pages are small."""
 FOLLOWED_EVERY, SWEEP_S = 29, 0.03
 """One schedule of N has workers that follow appends; seconds between two looks at the heads."""
+HISTORY_EVERY, HISTORY_AT = 19, 17
+"""One schedule of N has models with a history: those of seeds that find no planted fault else."""
 CLEANED_WITHIN = 20
 """A store without faults is clean before it was looked at so often; retries take some seconds."""
 REBUILDS = 5
@@ -270,7 +272,8 @@ class Worker:
         with self.registry.pinned(model_id):
             model = await self.model(model_id)
             await asyncio.sleep(BODY_S * request)
-            scores, seq, chain = await model.replica.predict(models.asked_rows()[request])
+            rows = models.asked_rows(model.replica.dim)[request]
+            scores, seq, chain = await model.replica.predict(rows)
         self.world.notes.saw_prediction(self, model, request, seq, chain, scores, got)
 
     async def refit(self, model_id: str) -> None:
@@ -428,9 +431,12 @@ class World:
         self.uses = Counter[tuple[str, str | None]]()
         """How often each was sent, by model and key."""
         kinds = models.kinds()
+        last = len(kinds) - 1
         self._kinds = {
-            f"m{n}": chance.randrange(len(kinds)) for n in range(chance.choice((1, 1, 1, 1, 2)))
+            f"m{n}": chance.randrange(last) for n in range(chance.choice((1, 1, 1, 1, 2)))
         }
+        if plot is None and seed % HISTORY_EVERY == HISTORY_AT:
+            self._kinds = dict.fromkeys(self._kinds, last)
         if plot is not None:
             self._kinds["m0"] = [kind.given for kind in kinds].index(plot.spec)
         self.misfortune = Misfortune(self)

@@ -10,6 +10,9 @@ import dualstream.service.replica.commit
 import dualstream.service.replica.entries
 import dualstream.service.replica.outcomes
 import dualstream.service.replica.replica
+import tests.simulation.late
+from dualstream.service.codecs import ListedRows
+from dualstream.service.codecs.parsed_rows import inputs_alone
 from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown, Part
 from dualstream.service.journal.record import Control, Rows, decode_merged
 from dualstream.service.replica.commit import Committer
@@ -83,6 +86,33 @@ def _whatever_is_brought(true: Any, self: Store, model: str, incarnation: str, r
         return true(self, model, incarnation, rows)
     finally:
         log.keys = keys
+
+
+def _as_if_none_waited(true: Any, self: Store, request: AppendRequest) -> Any:
+    """A row that waits enters the history again when it is predicted again."""
+    log = self.log(request.model, request.incarnation)
+    waits, log.waits = log.waits, {}
+    try:
+        return true(self, request)
+    finally:
+        labels = {part.key for part in request.parts if part.pending is None}
+        log.waits |= {key: row for key, row in waits.items() if key not in labels}
+
+
+async def _in_two_steps(true: Any, journal: Any, model: Any, served: Any, wait: Any) -> int:
+    """A row is stored for its label, and enters the history in a step of its own."""
+    if served.columns is None:
+        return await true(journal, model, served, wait)
+    record, waiting = model.record, served.waiting(wait)
+    count: int = await journal.remember(record.id, record.incarnation, waiting)
+    entering = inputs_alone(model.row_schema, served.rows)
+    await model.submit(Request.of(entering, None, None))
+    return count
+
+
+def _without_columns(true: Any, columns: Batch, rows: ListedRows) -> Any:
+    """A row waits without the columns that it was served with."""
+    return rows.indptr, rows.indices, rows.values
 
 
 def _keys_forgotten(true: Any, self: Store, mine: str) -> Any:
@@ -172,6 +202,11 @@ BUGS = {
         [(dualstream.service.replica.entries, "as_batch", _as_if_new)]
     ),
     "row remembered after its label": Bug([(Store, "remember", _whatever_is_brought)]),
+    "row that waits enters again": Bug([(Store, "append", _as_if_none_waited)]),
+    "row remembered before it enters": Bug([(tests.simulation.late, "remember", _in_two_steps)]),
+    "row remembered without its columns": Bug(
+        [(dualstream.service.models.late_labels, "_with_inputs", _without_columns)]
+    ),
     "duplicate learned again after restart": Bug([(Store, "claim_identity", _keys_forgotten)]),
     "apply before append": Bug(
         [(Committer, "_send", _learned_early), (Replica, "apply_own", _not_again)]
