@@ -92,12 +92,15 @@ async def create_model(model_id: str, request: Request, if_match: IfMatch = None
 
 def _warnings_of(spec: dict[str, Any]) -> list[str]:
     """What a new model of this resolved specification does badly."""
+    if spec.get("loss") != "logistic" or spec["intercept"] is not True:
+        return []
     # The probabilities of `asset` are not too high.
-    if spec.get("loss") != "logistic" or not spec["intercept"] or spec["algorithm"] == "asset":
+    if spec["algorithm"] == "asset":
         return []
     return [
         "the intercept is penalised, so probabilities of a rare class are several times too high; "
-        "those of a portfolio, without `algorithm`, are closer"
+        'use "intercept": "prior" (dual_ascent with l2, sgd, spg), or a portfolio, without '
+        "`algorithm`"
     ]
 
 

@@ -60,7 +60,7 @@ SPEC: dict[str, Any] = {
             ]
         },
         "norm": {"enum": ["none", "row", "running"]},
-        "intercept": {"type": "boolean"},
+        "intercept": {"anyOf": [{"type": "boolean"}, {"const": "prior"}]},
         "seed": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
     },
     "additionalProperties": False,

@@ -86,6 +86,8 @@ def takes_weights(spec: Mapping[str, Any]) -> bool:
 def why_not_refit(spec: Mapping[str, Any]) -> str | None:
     """Why a model of this resolved specification cannot be refitted; None if it can."""
     algorithm = spec["algorithm"]
+    if spec.get("intercept") == "prior":
+        return "the centre of the penalty, `intercept: prior`, moves with every label"
     if algorithm in ("dual_ascent", "semiparametric"):
         return None
     if algorithm == "portfolio":
@@ -169,6 +171,8 @@ def why_not_method(spec: Mapping[str, Any], method: str) -> str | None:
         return None
     if method == "sdca":
         return None
+    if spec["intercept"] == "prior":
+        return f"{method} penalises the distance of the intercept from 0, not from the prior"
     if not is_of.gives_duals:
         return f"{method} gives no dual variables, which the model needs"
     if regularizer != is_of.regularizer:

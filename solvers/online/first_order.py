@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
@@ -30,17 +32,19 @@ from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch
+from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, prior_odds
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
 SCALE, AVG_P, AVG_K, AVG_S = range(4)
 KEEP, STEP, KAPPA, BIAS, LOSS = range(4, 9)
-N_FLOATS = LOSS + 6
+POSITIVE = LOSS + 6
+"""Weights of positive and of negative labels so far, state of `intercept: prior`."""
+N_FLOATS = POSITIVE + 2
 assert SAMPLES == 0
 STEPS = 1
-AVERAGED, BINARY, RULE = range(2, 5)
-N_INTS = 5
+AVERAGED, BINARY, RULE, PRIOR = range(2, 6)
+N_INTS = 6
 SGD, SPG, OGD = range(3)
 
 
@@ -65,8 +69,19 @@ class FirstOrder(TableLearner):
         else:
             floats[KEEP], floats[STEP] = 1.0 - spec["mu"] * spec["rho"], spec["mu"]
         floats[KAPPA], floats[BIAS] = kappa, self._features.bias
-        floats[LOSS:] = loss.numbers
+        floats[LOSS:POSITIVE] = loss.numbers
         ints[AVERAGED], ints[BINARY], ints[RULE] = kappa > 0.0, self._binary, rule
+        ints[PRIOR] = self._features.has_prior
+        if ints[PRIOR]:
+            names = {"positive": POSITIVE, "negative": POSITIVE + 1}
+            self.STATE_FLOATS = self.STATE_FLOATS | names  # type: ignore[misc]
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """See Learner."""
+        names = ("positive", "negative") if self._ints[PRIOR] else ()
+        if any((np.asarray(state.get(name, 0.0)) < 0.0).any() for name in names):
+            raise CorruptState("the prior is negative")
+        super().restore(state)
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
         learn_rows(
@@ -82,6 +97,16 @@ class FirstOrder(TableLearner):
             batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
         )
         return scores
+
+    @property
+    def intercept(self) -> float:
+        """See Learner."""
+        return super().intercept + self._odds
+
+    @property
+    def _odds(self) -> float:
+        """What is added to every score: log odds with `intercept: prior`, otherwise 0."""
+        return float(prior_odds(self._floats, POSITIVE)) if self._ints[PRIOR] else 0.0
 
     def _served_of(self, rows: Floats) -> Floats:
         fv, fz = served_factors(self._floats, self._ints)
@@ -116,6 +141,8 @@ def score_rows(
     for i in range(scores.shape[0]):
         dv, dz, _ = table.row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
         scores[i] = fv * dv + fz * dz
+        if k[PRIOR] != 0:
+            scores[i] += prior_odds(f, POSITIVE)
 
 
 @kernel
@@ -154,6 +181,7 @@ def learn_rows(
     fv, fz = served_factors(f, k)
     n = labels.shape[0]
     is_far = w.shape[0] * w.shape[1] > CACHED
+    has_prior, odds = k[PRIOR] != 0, 0.0
 
     for i in range(n):
         begin, end = indptr[i], indptr[i + 1]
@@ -167,6 +195,9 @@ def learn_rows(
         # The score, by the served weights.
         dv, dz, hh = table.row_products(indices, values, begin, end, w, bias)
         score = fv * dv + fz * dz
+        if has_prior:
+            odds = prior_odds(f, POSITIVE)
+            score += odds
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
         if not (abs(score) < math.inf and loss < math.inf):
@@ -180,11 +211,15 @@ def learn_rows(
         # The step.
         new_scale = keep * scale
         m, s = scale * dv, 0.0
+        if has_prior:
+            m += odds
         if rule == SGD:
             tau = -loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
             size = step * c * tau
         elif rule == SPG:
             m, s = new_scale * dv, step * c * hh
+            if has_prior:
+                m += odds
             tau = dual_argmin(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
             size = step * c * tau
         else:
@@ -228,6 +263,8 @@ def learn_rows(
         if g != 0.0:
             table.add_row(indices, values, begin, end, w, bias, g, pg)
             updated[i] = end > begin or bias != 0.0
+        if has_prior:
+            f[POSITIVE if y > 0.0 else POSITIVE + 1] += c
         samples += 1
         steps += 1
         scale, avg_p, avg_k = new_scale, new_p, new_k

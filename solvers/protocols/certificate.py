@@ -75,6 +75,7 @@ def row_sums(
     fv: float,
     fz: float,
     bias: float,
+    offset: float,
     beta: float,
     loss: RO_F8,
     out: F8,
@@ -83,6 +84,7 @@ def row_sums(
 
     w     (width, 1 or 2)  v, and z if there is one: the served weights are fv v + fz z
     bias                   last coordinate of every row
+    offset                 of every score
     beta                   weight of a row relative to that of the next row
     loss  (6,)             see losses.Loss.numbers
     out   (4,)             sums of delta, delta [Q + Q* + lambda z], delta Q, delta Q*
@@ -97,7 +99,7 @@ def row_sums(
             dz += values[p] * w[indices[p], at_z]
         dv += bias * w[last_coordinate, 0]
         dz += bias * w[last_coordinate, at_z]
-        z = fv * dv + fz * dz
+        z = fv * dv + fz * dz + offset
         y, dual = rows[i, 0], rows[i, 2]
         delta = decay * rows[i, 1]
         decay *= beta

@@ -44,6 +44,8 @@ def why_not_unlearn(spec: Mapping[str, Any]) -> str | None:
         return "a semiparametric model serves rows of its window, solved for all of them at once"
     if algorithm != "dual_ascent":
         return f"{algorithm} keeps no dual variables, so what a single row did is not kept"
+    if spec["intercept"] == "prior":
+        return "the prior counts the labels of all rows, and what a single row did is not kept"
     if spec["scaling"] != "none":
         return (
             "scaling 'balanced' has statistics of all rows, and what a single row did is not kept"

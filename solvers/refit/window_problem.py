@@ -210,7 +210,7 @@ class WindowProblem(DualAscent):
         sums, regularizer = np.empty(4), np.empty(3)
         row_sums(
             *ring.arrays, self.first, self.first + self.rows, w, 1.0, 0.0,
-            floats[_l2.BIAS], self._window.beta, self._loss.numbers, sums,
+            floats[_l2.BIAS], self._odds, self._window.beta, self._loss.numbers, sums,
         )  # fmt: skip
         if self._is_l2:
             l2_sums(w, 1.0, 0.0, 0.0, regularizer)
@@ -229,7 +229,13 @@ class WindowProblem(DualAscent):
         self._restart_average()
         ring, floats = self._ring, self._floats
         row_losses(
-            *ring.arrays, self.first, self._weights(), floats[_l2.BIAS], floats[_l2.LOSS :], out
+            *ring.arrays,
+            self.first,
+            self._weights(),
+            floats[_l2.BIAS],
+            self._odds,
+            self._loss.numbers,
+            out,
         )
 
 

@@ -2,6 +2,10 @@
 
 The intercept is a last coordinate, of index `dim`, that is 1 in every row. Kernels add it
 themselves (`bias`), which avoids a copy of each row.
+
+With `intercept: prior` the log odds o of the labels so far (scalar.prior_odds) are added to every
+score, and the weight b of that coordinate is the distance from them. So the penalty is that of
+b = (served intercept) - o, and does not pull the probabilities of a rare class towards 1/2.
 """
 
 from collections.abc import Mapping
@@ -17,10 +21,12 @@ class Features(SharedDerived):
 
     dim: int
     intercept: bool
+    has_prior: bool = False
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Features":
-        return cls(width_of(spec["features"]), spec["intercept"])
+        intercept = spec["intercept"]
+        return cls(width_of(spec["features"]), bool(intercept), intercept == "prior")
 
     @property
     def width(self) -> int:

@@ -40,6 +40,13 @@ def clip(x: float, lo: float, hi: float) -> float:
 
 
 @kernel
+def prior_odds(f: RO_F8, at: int) -> float:
+    """Log odds of the labels so far: f[at], f[at + 1] are the weights of positive and negative
+    ones."""
+    return math.log((f[at] + 0.5) / (f[at + 1] + 0.5))
+
+
+@kernel
 def soft(x: float, eps: float) -> float:
     """Soft threshold: x moved towards 0 by eps, but not past 0."""
     if x > eps:

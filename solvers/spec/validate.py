@@ -94,7 +94,7 @@ def resolve_model(spec: Mapping[str, Any]) -> Spec:
             "map": read_map(spec, features),
             "scaling": read_scaling(spec),
             "norm": read_choice(spec, "norm", "none", ("none", "row", "running")),
-            "intercept": read_flag(spec, "intercept", True),
+            "intercept": _intercept(spec, read),
             "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
         }
     resolved = {name: resolved[name] for name in fields if name in resolved}
@@ -119,6 +119,20 @@ def _refit_method(resolved: Spec) -> str:
     if (why_not := why_not_method(resolved, method)) is not None:
         raise InvalidSpec("/refit/method", method, f"one of {', '.join(methods)}, as {why_not}")
     return str(method)
+
+
+def _intercept(spec: Mapping[str, Any], read: Spec) -> bool | str:
+    """Whether there is one, or "prior"; `read`: the fields of the algorithm."""
+    if spec.get("intercept") != "prior":
+        return read_flag(spec, "intercept", True)
+    algorithm = spec.get("algorithm", "dual_ascent")
+    is_l2 = read.get("regularizer", "l2") == "l2"
+    if algorithm not in ("dual_ascent", "sgd", "spg") or read["loss"] != "logistic" or not is_l2:
+        allowed = "true or false; prior is for sgd, spg, and dual_ascent with l2, and loss logistic"
+        raise InvalidSpec("/intercept", "prior", allowed)
+    if spec.get("task") == "regression":
+        raise InvalidSpec("/intercept", "prior", "true or false for regression")
+    return "prior"
 
 
 def _labels(spec: Mapping[str, Any], task: str) -> list[str] | None:

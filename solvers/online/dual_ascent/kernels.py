@@ -26,16 +26,25 @@ from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, k
 from dualstream.solvers.losses.loss_kernels import dual_step, loss_conjugate, loss_value
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.forgetting_windows import retain_row
-from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, unknown_label
+from dualstream.solvers.rows.scalar import (
+    CACHED,
+    SMALL_NORM,
+    SMALL_STEP,
+    prefetch,
+    prior_odds,
+    unknown_label,
+)
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
 SCALE, DELTA, CONJUGATE, AVG_P, AVG_K, AVG_S, IN_WINDOW, EVICTED = range(8)
 RHO, STRENGTH, BETA, KAPPA, BIAS, THRESHOLD, LOSS = range(8, 15)
-N_FLOATS = LOSS + 6
+POSITIVE = LOSS + 6
+"""Weights of positive and of negative labels so far, state of `intercept: prior`."""
+N_FLOATS = POSITIVE + 2
 SAMPLES, SINCE_RESUM, N_STEPS, SINCE_REPLAY, VISITS, FIRST, LAST = range(7)
-LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY = range(7, 16)
-N_INTS = 16
+LENGTH, RETAIN, RESUM_EVERY, AVERAGED, BINARY, STEPS, EVERY, DUE, ENTROPY, PRIOR = range(7, 17)
+N_INTS = 17
 
 _TINY, _LARGE = 1e-300, 1e300
 
@@ -70,6 +79,8 @@ def score_rows(
     for i in range(scores.shape[0]):
         dv, dz, _ = table.row_products(indices, values, indptr[i], indptr[i + 1], w, f[BIAS])
         scores[i] = fv * dv + fz * dz
+        if k[PRIOR] != 0:
+            scores[i] += prior_odds(f, POSITIVE)
 
 
 @kernel
@@ -256,6 +267,7 @@ def learn_rows(
     fv, fz = served_factors(f, k)
     retains = length > 0 or saved.shape[0] == 0
     is_far = w.shape[0] * w.shape[1] > CACHED
+    has_prior, odds = k[PRIOR] != 0, 0.0
 
     i = start
     while i < stop:
@@ -274,6 +286,9 @@ def learn_rows(
         # The score, by the served weights.
         dv, dz, hh = table.row_products(indices, values, begin, end, w, bias)
         score = fv * dv + fz * dz
+        if has_prior:
+            odds = prior_odds(f, POSITIVE)
+            score += odds
         loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
         scores[i], losses[i] = score, loss
         if not (abs(score) < math.inf and loss < math.inf):
@@ -302,6 +317,8 @@ def learn_rows(
         room = rho_delta(f, new_delta)
         new_scale = beta * scale
         m = new_scale * dv / room
+        if has_prior:
+            m += odds
         s = c * hh / room
         tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
         # The sum of conjugates of a sliding window is computed from its rows on demand.
@@ -365,6 +382,8 @@ def learn_rows(
                 first += 1
         else:
             saved[i] = tau
+        if has_prior:
+            f[POSITIVE if y > 0.0 else POSITIVE + 1] += c
         samples += 1
         scale, delta, conjugate, avg_p, avg_k = new_scale, new_delta, new_conjugate, new_p, new_k
         if averaged:
@@ -422,6 +441,8 @@ def visit_row(
     fv = f[SCALE] / room
     s = delta * hh / room
     m = fv * dv - s * old
+    if k[PRIOR] != 0:
+        m += prior_odds(f, POSITIVE)
     tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
     g = delta * (tau - old) / f[SCALE]
     pg = (f[AVG_P] - fv / f[AVG_K]) * g if averaged else 0.0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.errors import InvalidRow, RefitError, UnlearningError
+from dualstream.solvers.errors import CorruptState, InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
 from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
@@ -37,6 +37,7 @@ from dualstream.solvers.protocols.served_weights import (
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.intercept import Features
+from dualstream.solvers.rows.scalar import prior_odds
 from dualstream.solvers.spec_cache import SharedDerived, derived_once
 
 STATE_FLOATS = {
@@ -101,12 +102,12 @@ def _plan_of(spec: Mapping[str, Any]) -> _Plan:
     floats[_l2.RHO], floats[_l2.STRENGTH] = spec.get("rho", 0.0), spec.get("strength", 0.0)
     floats[_l2.BETA] = window.beta
     floats[_l2.KAPPA], floats[_l2.BIAS] = kappa, features.bias
-    floats[_l2.LOSS :] = loss.numbers
+    floats[_l2.LOSS : _l2.POSITIVE] = loss.numbers
     floats[_l2.THRESHOLD] = threshold
     ints[_l2.LENGTH], ints[_l2.RETAIN] = length, spec["retain"]
     ints[_l2.RESUM_EVERY] = max(100 * length, features.width)
     ints[_l2.AVERAGED], ints[_l2.BINARY] = kappa > 0.0, spec["task"] == "binary"
-    ints[_l2.ENTROPY] = kind == "entropy"
+    ints[_l2.ENTROPY], ints[_l2.PRIOR] = kind == "entropy", features.has_prior
     ints[_l2.STEPS], ints[_l2.EVERY] = replay.get("steps", 0), replay.get("every", 0)
     is_l2, visits = kind == "l2", bool(ints[_l2.STEPS] or ints[_l2.EVERY])
     columns = 2 if kappa > 0.0 else 1
@@ -275,7 +276,7 @@ class DualAscent:
         return _l2.served_factors(self._floats, self._ints)
 
     def _weights(self) -> Floats:
-        """The served weights, (width,), the intercept's last."""
+        """The served weights, (width,), the intercept's last, without `_odds`."""
         if self._is_l2:
             fv, fz = self._served()
             weights: Floats = fv * self._w[:, 0] + fz * self._w[:, -1]
@@ -295,7 +296,16 @@ class DualAscent:
         return self._intercept(self._served_by())
 
     def _intercept(self, served: _Served) -> float:
-        return float(served(self._w[-1:])[0]) if self._floats[_l2.BIAS] != 0.0 else 0.0
+        if self._floats[_l2.BIAS] == 0.0:
+            return 0.0
+        return float(served(self._w[-1:])[0]) + self._odds
+
+    @property
+    def _odds(self) -> float:
+        """What is added to every score: log odds with `intercept: prior`, otherwise 0."""
+        if not self._ints[_l2.PRIOR]:
+            return 0.0
+        return float(prior_odds(self._floats, _l2.POSITIVE))
 
     def served_weights(self) -> list[ServedWeights]:
         """See Learner. O(width) with entropy."""
@@ -394,10 +404,12 @@ class DualAscent:
             arrays, w = self._by_entry(arrays, first, last, served)
             fv, fz = 1.0, 0.0
         beta, bias = floats[_l2.BETA], floats[_l2.BIAS]
-        row_sums(*arrays, first, last, w, fv, fz, bias, beta, self._loss.numbers, sums)
+        row_sums(*arrays, first, last, w, fv, fz, bias, self._odds, beta, self._loss.numbers, sums)
         share, gap, primal, conjugate = sums.tolist()
         values = primal
         r_served, r_dual, r_excess = (rho * number for number in regularizer.tolist())
+        # The conjugate of a loss at z + odds, and of R with its centre at the odds.
+        r_dual += self._odds * float(floats[_l2.SCALE] * self._w[-1, 0]) / delta
         gap = gap / share + r_excess
         if sliding:
             dual = -conjugate / share - r_dual
@@ -469,6 +481,8 @@ class DualAscent:
         floats, ints = self._floats, self._ints
         state: State = {name: np.array(floats[at]) for name, at in STATE_FLOATS.items()}
         state |= {name: np.array(ints[at]) for name, at in STATE_INTS.items()}
+        if ints[_l2.PRIOR]:
+            state["prior"] = floats[_l2.POSITIVE :].copy()
         state["v"] = self._w[:, 0].copy()
         if ints[_l2.AVERAGED]:
             state[self._second] = self._w[:, 1].copy()
@@ -480,13 +494,19 @@ class DualAscent:
         shapes = dict.fromkeys(STATE_FLOATS, ()) | dict.fromkeys(STATE_INTS, ()) | {"v": (width,)}
         if averaged:
             shapes[self._second] = (width,)
+        if self._ints[_l2.PRIOR]:
+            shapes["prior"] = (2,)
         check_arrays(state, shapes)
+        if self._ints[_l2.PRIOR] and not (state["prior"] >= 0.0).all():
+            raise CorruptState("the prior is negative")
         rows = self._ring.restore(state, self._features.dim)
         for name, at in STATE_FLOATS.items():
             self._floats[at] = state[name]
         for name, at in STATE_INTS.items():
             self._ints[at] = state[name]
         self._ints[_l2.FIRST], self._ints[_l2.LAST] = 0, rows
+        if self._ints[_l2.PRIOR]:
+            self._floats[_l2.POSITIVE :] = state["prior"]
         self._w[:, 0] = state["v"]
         if averaged:
             self._w[:, 1] = state[self._second]

@@ -115,14 +115,18 @@ def row_losses(
     first: int,
     w: RO_F8,
     bias: float,
+    offset: float,
     loss: RO_F8,
     out: F8,
 ) -> None:
-    """out (n,) += the loss of retained rows `first`, first + 1, ... at the weights w (width,)."""
+    """out (n,) += the loss of retained rows `first`, first + 1, ... at the weights w (width,).
+
+    offset   of every score
+    """
     end_of_w = w.shape[0] - 1
     for i in range(out.shape[0]):
         row = first + i
-        z = bias * w[end_of_w]
+        z = bias * w[end_of_w] + offset
         for p in range(starts[row], starts[row + 1]):
             z += values[p] * w[indices[p]]
         out[i] += loss_value(z, rows[row, 0], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])

@@ -76,7 +76,8 @@ def sum_of(
 ) -> tuple[float, float, float, int]:
     """The sums of sum_rows; adds to u."""
     out = np.empty(4)
-    sum_rows(first, last, only, f[l2.BETA], f[l2.BIAS], f[l2.LOSS :], *ring.arrays, u, out)
+    loss = f[l2.LOSS : l2.POSITIVE]
+    sum_rows(first, last, only, f[l2.BETA], f[l2.BIAS], loss, *ring.arrays, u, out)
     delta, conjugate, size, steps = out.tolist()
     return delta, conjugate, size, int(steps)
 

@@ -62,6 +62,7 @@ def test_a_single_learner_with_a_penalised_intercept_warns_of_its_probabilities(
         "single": (single, 1),
         "hinge": (single | {"loss": "hinge"}, 0),
         "without": (single | {"intercept": False}, 0),
+        "prior": (single | {"intercept": "prior"}, 0),
         "portfolio": ({}, 0),
         "asset": (single | {"algorithm": "asset"}, 0),
         "numbers": ({"algorithm": "sgd", "task": "regression"}, 0),
