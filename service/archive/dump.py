@@ -173,7 +173,10 @@ class _RowPages:
 async def _labelled(
     journal: ArchiveJournal, pages: _RowPages, before: int, position: Position
 ) -> set[bytes]:
-    """Keys of rows whose label was journalled between the seq `before` and the position."""
+    """Keys of rows whose label was journalled between the seq `before` and the position.
+
+    A labelled row that was read with this label stays.
+    """
     record = position.record
     keys: set[bytes] = set()
     if before == record.seq:
@@ -183,7 +186,7 @@ async def _labelled(
         keys |= {
             row.key
             for row, one in zip(page, entries, strict=True)
-            if one is not None and before < one.seq <= record.seq
+            if one is not None and before < one.seq <= record.seq and one.seq != row.seq
         }
     return keys
 

@@ -12,6 +12,13 @@ from dualstream.service.journal.protocol import KeyEntry, NewPendingRow, Part, P
 from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 
 
+class RowLabel(NamedTuple):
+    """Label of a labelled row, and the seq of the record that has it."""
+
+    label: bytes
+    seq: int
+
+
 class SkippedPart(NamedTuple):
     """A part that is not journalled: its number in the group, and the stored value of its key."""
 
@@ -33,13 +40,16 @@ def check_parts(nonce: bytes, parts: Sequence[Part]) -> bool:
     """
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, got {len(nonce)}")
-    may_skip = is_open = False
+    may_skip = is_open = is_whole = False
     for number, part in enumerate(parts):
         if _stands_alone(part):
             is_open = False
             continue
         if part.pending is not None and part.pending.key != part.key:
             raise ValueError(f"part {number} has another key than its pending row")
+        is_whole = is_whole if part.continues else part.whole
+        if part.revisable is not None and is_whole:
+            raise ValueError(f"part {number} has a revisable label in an all-or-nothing request")
         may_skip = may_skip or part.key is not None or part.whole
         if not part.continues:
             is_open = part.whole or opens_request(part)
@@ -70,19 +80,27 @@ class Deduplication:
 
     kept    bodies of the new entry           skipped  parts that are not journalled
     keys    values to store under new keys    seq      last seq assigned
-    pending rows to store, by key     labels  keys of labels, new or known; pending rows with these
+    pending rows to store, by key     labels  keys of labels, new or known; waiting rows with these
                                               keys are deleted, also those to store
+    relabelled  labels of rows that stay stored, by key; set before rows are deleted
     """
 
-    def __init__(self, seq: int, is_pending: Callable[[bytes], bool]) -> None:
-        """`is_pending` looks up whether a row is stored under a key."""
+    def __init__(
+        self,
+        seq: int,
+        is_pending: Callable[[bytes], bool],
+        row_label: Callable[[bytes], RowLabel | None],
+    ) -> None:
+        """`is_pending` looks up whether a row is stored under a key, `row_label` the label of a
+        labelled one."""
         self.seq = seq
-        self._is_pending = is_pending
+        self._is_pending, self._row_label = is_pending, row_label
         self.kept: list[bytes] = []
         self.skipped: list[SkippedPart] = []
         self.keys: dict[bytes, KeyEntry] = {}
         self.pending: dict[bytes, NewPendingRow] = {}
         self.labels: list[bytes] = []
+        self.relabelled: dict[bytes, RowLabel] = {}
 
     def process(self, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]) -> None:
         """Process the group; `known` looks up the stored value of a key."""
@@ -105,7 +123,11 @@ class Deduplication:
         self, start: int, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]
     ) -> None:
         opening = parts[0]
-        request = Deduplication(self.seq, lambda key: key in self.pending or self._is_pending(key))
+        request = Deduplication(
+            self.seq,
+            lambda key: key in self.pending or self._is_pending(key),
+            lambda key: self.relabelled.get(key) or self._row_label(key),
+        )
         is_accepted = False
         if opens_request(opening):
             request.kept.append(opening.body)
@@ -125,6 +147,7 @@ class Deduplication:
             return
         self.keys |= request.keys
         self.pending |= request.pending
+        self.relabelled |= request.relabelled
         if is_accepted and opens_request(opening):
             assert opening.key is not None
             count = request.seq - self.seq
@@ -141,15 +164,30 @@ class Deduplication:
         if part.pending is not None:
             return self._take_pending(number, part, part.pending, known)
         if part.key is not None:
-            if part.key[0] == KeyKind.LABEL:
+            if part.key[0] == KeyKind.LABEL and part.revisable is None:
                 self.labels.append(part.key)
-            entry = self.keys.get(part.key) or known(part.key)
+            entry = self._earlier(part, part.key, self.keys.get(part.key) or known(part.key))
             if entry is not None:
                 return self._skip(number, part, entry)
-            self.keys[part.key] = KeyEntry(self.seq + part.count, part.count, part.fingerprint)
+            last = self.seq + part.count
+            self.keys[part.key] = KeyEntry(last, part.count, part.fingerprint)
+            if part.revisable is not None:
+                self.relabelled[part.key] = RowLabel(part.revisable.label, last)
         self.seq += part.count
         self.kept.append(part.body)
         return True
+
+    def _earlier(self, part: Part, key: bytes, entry: KeyEntry | None) -> KeyEntry | None:
+        """The value because of which a part is skipped, or None; `entry` is that of its key."""
+        revisable = part.revisable
+        if revisable is None:
+            return entry
+        row = self.relabelled.get(key) or self._row_label(key)
+        if row is None:
+            return entry or (KeyEntry(self.seq, 0, None) if revisable.replaces else None)
+        if row.label == revisable.replaces:
+            return None
+        return KeyEntry(row.seq, 1, part.fingerprint if row.label == revisable.label else None)
 
     def _take_pending(
         self, number: int, part: Part, row: NewPendingRow, known: Callable[[bytes], KeyEntry | None]

@@ -3,8 +3,12 @@
 No state contains these rows and no replica reads them. A row is stored under the key of its label
 (`KeyKind.LABEL` and the sample's id). An append that journals the label, or finds it already
 journalled, deletes the row in the same step; a row whose label is known is not stored again. So the
-label of a stored row has not been learned, as far back as keys are kept. An append can also store
+label of a waiting row has not been learned, as far back as keys are kept. An append can also store
 rows, each with a record that it journals (`Part.pending`).
+
+A label that may be revised (`Part.revisable`) does not delete its row: the row stays for
+`Limits.remember_s` as a labelled row, with the label and its seq, and each further label restarts
+that time. Labelled rows count towards the limits as waiting ones do.
 """
 
 from collections.abc import Sequence
@@ -28,11 +32,23 @@ class NewPendingRow(msgspec.Struct, frozen=True, gc=False):
     wait_s: float = 0.0
 
 
+class RevisableLabel(msgspec.Struct, frozen=True, gc=False):
+    """A label whose row stays stored, so that another label can replace it.
+
+    label     not empty, opaque to the store
+    replaces  the label that the row must have; empty for a row that waits for its first one
+    """
+
+    label: bytes
+    replaces: bytes = b""
+
+
 class PendingRow(msgspec.Struct, frozen=True, gc=False):
     """A stored row. An empty body means that it expired without a default label.
 
-    time_ms  when it was stored, by the store's clock     age_s  how long ago that is
-    due_ms   when its wait is over
+    time_ms     when it was stored, by the store's clock     age_s  how long ago that is
+    due_ms      when its wait is over, or when a labelled row is deleted
+    label, seq  of a labelled row: its label, and the seq of the record that has it
     """
 
     key: bytes
@@ -41,10 +57,12 @@ class PendingRow(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
     due_ms: int
     age_s: float = 0.0
+    label: bytes = b""
+    seq: int = 0
 
 
 class AwaitingLabels(msgspec.Struct, frozen=True, gc=False):
-    """A model with pending rows: how many, and whether any of them is due."""
+    """A model with pending rows: how many have a body, and whether any row is due."""
 
     model: str
     incarnation: str
@@ -65,10 +83,10 @@ class PendingRows(Protocol):
     async def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         """Store these rows, all or none, except rows whose label is already known. Atomic.
 
-        Returns how many of the rows wait now. A label that is known by its key (and not expired)
-        was journalled, so its row is not stored: it would be learned twice. A row already stored
-        under the same key is replaced, as it was served again. Rows without a default label wait
-        for `Limits.remember_s`, rows with one until they get it.
+        Returns how many of the rows wait now. A label that is known by its key (and not expired),
+        or by a labelled row, was journalled, so its row is not stored: it would be learned twice.
+        A row already stored under the same key is replaced, as it was served again. Rows without a
+        default label wait for `Limits.remember_s`, rows with one until they get it.
 
         Raises TooManyPendingRows if the rows or bytes exceed the limits.
         """
@@ -78,15 +96,19 @@ class PendingRows(Protocol):
     ) -> list[PendingRow | None]:
         """Return the row under each key, or None.
 
-        An expired row is returned, without its body, for as long again as it waited.
+        An expired row is returned, without its body, for as long again as it waited. A labelled row
+        is returned until it is due.
         """
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
         """Return the models with pending rows. Not atomic; the newest may be missing."""
 
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
-        """Return up to `limit` rows whose default label is due, and delete expired rows.
+        """Return up to `limit` rows whose default label is due; delete expired and labelled rows.
 
         One call does bounded work: call again until it returns nothing. Each row is counted as
-        expired once, across all callers.
+        expired once, across all callers; labelled rows do not expire.
         """
+
+    async def forget_labelled(self, model: str, incarnation: str, key: bytes) -> None:
+        """Delete the labelled row under this key, if there is one."""

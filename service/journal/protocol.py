@@ -42,6 +42,7 @@ from dualstream.service.journal.pending_rows import (
     Overdue as Overdue,
     PendingRow as PendingRow,
     PendingRows,
+    RevisableLabel as RevisableLabel,
 )
 from dualstream.service.journal.rate_buckets import Lease as Lease, RateBuckets
 from dualstream.service.journal.state_copies import (
@@ -89,6 +90,10 @@ class Part(msgspec.Struct, frozen=True, gc=False):
                  future label, too, and only a guard: the append does not store it, so the label can
                  still be learned. If the label is known under any fingerprint, or a row is already
                  stored under its key, expired ones included, the part is skipped as a duplicate
+    revisable    of a part with the key of a label: the label, whose row stays stored, or None. If
+                 the row is labelled, the part is journalled only if it replaces that label. It is a
+                 duplicate if it has that label, and else in conflict. So is a part that replaces a
+                 label of a row that is not labelled. Not in an all-or-nothing request
 
     A request with a key (request or chunk) is opened by a part that carries this key. Its other
     parts follow with `continues`, and may have keys of their own (sample id, label, refit). If the
@@ -109,6 +114,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     continues: bool = False
     whole: bool = False
     pending: NewPendingRow | None = None
+    revisable: RevisableLabel | None = None
 
 
 class PartPosition(msgspec.Struct, frozen=True, gc=False):
@@ -444,7 +450,8 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
         6. Store the keys, for an hour by the store's clock and up to a million. A request's key is
            stored once at least one of its records was journalled or known.
         7. Store the pending rows of journalled parts, under the limits of `remember`.
-        8. Delete pending rows under the keys of the labels, new or known.
+        8. Keep the rows of journalled labels that are revisable, as labelled rows. Delete other
+           waiting rows under the keys of the labels, new or known.
 
         `copy` is the digest of an existing copy, which is kept as long as the entry. With `held`, a
         new entry requires that the log continues from this position or ends there: a control made

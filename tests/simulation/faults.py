@@ -339,6 +339,9 @@ class Connection:
     async def overdue(self, model: str, incarnation: str, limit: int = 100) -> Overdue:
         return (await self._call(_WRITE, "overdue", model, incarnation, limit))[0]
 
+    async def forget_labelled(self, model: str, incarnation: str, key: bytes) -> None:
+        await self._call(_WRITE, "forget_labelled", model, incarnation, key)
+
     async def trim(
         self, model: str, incarnation: str, through: int, behind: int | None = None
     ) -> None:

@@ -40,6 +40,9 @@ class Operation:
     """Rows whose labels came."""
     kept: Collection[bytes] = ()
     """Keys of rows that began to wait."""
+    relabelled: dict[bytes, PendingRow] = field(default_factory=dict)
+    """Rows before they got a label that may be revised."""
+    keys_before: dict[bytes, KeyEntry] = field(default_factory=dict)
     change: Audited | None = None
 
 
@@ -120,6 +123,7 @@ class Log:
             self.nonces.pop(operation.nonce, None)  # done twice, where it was forgotten
             for key in operation.keys:
                 self.keys.pop(key, None)
+            self.keys |= operation.keys_before
             if operation.cursor is not None:
                 self._put_back(operation.cursor)
             if operation.entry is not None:
@@ -128,7 +132,7 @@ class Log:
                 self.uses.pop(operation.seq, None)
             if operation.change is not None:
                 self.changes.remove(operation.change)
-            self.waits = operation.let_go | self.waits
+            self.waits = operation.let_go | self.waits | operation.relabelled
             for key in operation.kept:
                 self.waits.pop(key, None)
             self.seq, self.chain = operation.before, operation.previous

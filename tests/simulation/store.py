@@ -1,6 +1,7 @@
 """A journal in memory, as its server sees it: every call is one atomic step."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from math import inf
 
@@ -8,7 +9,13 @@ import msgspec
 
 from dualstream.service.journal.audit import AuditPosition
 from dualstream.service.journal.chain import first_chain, next_chain
-from dualstream.service.journal.deduplicate import Deduplication, KeyEntry, check_parts, placed
+from dualstream.service.journal.deduplicate import (
+    Deduplication,
+    KeyEntry,
+    RowLabel,
+    check_parts,
+    placed,
+)
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     ENTRY_OVERHEAD,
@@ -186,7 +193,7 @@ class Store:
             stands = log.cursors.get(cursor.name)
             if stands != cursor.expected:
                 raise CursorMoved(cursor.name, stands)
-        sorting = Deduplication(log.seq, log.waits.__contains__)
+        sorting = Deduplication(log.seq, log.waits.__contains__, partial(self._row_label, log))
         sorting.process(parts, log.keys.get)
         if kept is not None and sorting.seq > log.seq and not log.holds(kept):
             raise MissingPosition(log.id, kept.seq, kept.chain)
@@ -209,6 +216,10 @@ class Store:
             log.ends.append(chain)
         for row in sorting.pending.values():
             self._wait(log, row)
+        relabelled = {key: log.waits[key] for key in sorting.relabelled if key in log.waits}
+        for key in relabelled:
+            self._relabel(log, key, sorting.relabelled[key])
+        labelled = [key for key in sorting.labels if key in log.waits and not log.waits[key].seq]
         done = Operation(
             nonce,
             request.known_seq,
@@ -220,8 +231,10 @@ class Store:
             sorting.keys,
             cursor,
             entry,
-            {key: log.waits.pop(key) for key in sorting.labels if key in log.waits},
+            {key: log.waits.pop(key) for key in dict.fromkeys(labelled)},
             sorting.pending.keys(),
+            relabelled,
+            {key: log.keys[key] for key in sorting.keys if key in log.keys},
         )
         log.operations.append(done)
         log.nonces[nonce] = done
@@ -409,9 +422,12 @@ class Store:
     def remember(self, model: str, incarnation: str, rows: Sequence[NewPendingRow]) -> int:
         log = self.log(model, incarnation)
         latest = {row.key: row for row in rows}
-        for key in latest.keys() & log.keys.keys():
-            del latest[key]
-            log.waits.pop(key, None)
+        for key in list(latest):
+            if self._row_label(log, key) is not None:
+                del latest[key]
+            elif key in log.keys:
+                del latest[key]
+                log.waits.pop(key, None)
         for row in latest.values():
             self._wait(log, row)
         return len(latest)
@@ -421,12 +437,32 @@ class Store:
         due_ms = _ms(now + (row.wait_s if row.default else self._remember_s))
         log.waits[row.key] = PendingRow(row.key, row.body, row.default, _ms(now), due_ms)
 
+    def _row_label(self, log: Log, key: bytes) -> RowLabel | None:
+        row = log.waits.get(key)
+        if row is None or not row.seq or self._is_due(row):
+            return None
+        return RowLabel(row.label, row.seq)
+
+    def _relabel(self, log: Log, key: bytes, new: RowLabel) -> None:
+        due_ms = _ms(self._clock() + self._remember_s)
+        changes = {"default": b"", "label": new.label, "seq": new.seq, "due_ms": due_ms}
+        if log.waits[key].body:
+            log.waits[key] = msgspec.structs.replace(log.waits[key], **changes)
+
+    def forget_labelled(self, model: str, incarnation: str, key: bytes) -> None:
+        log = self.log(model, incarnation)
+        if key in log.waits and log.waits[key].seq:
+            del log.waits[key]
+
     def remembered(
         self, model: str, incarnation: str, keys: Sequence[bytes]
     ) -> "list[PendingRow | None]":
         log = self.log(model, incarnation)
         results = [log.waits.get(key) for key in keys]
-        return [None if row is None else self._as_found(row) for row in results]
+        return [
+            None if row is None or (row.seq and self._is_due(row)) else self._as_found(row)
+            for row in results
+        ]
 
     def _as_found(self, row: PendingRow) -> PendingRow:
         now_ms = _ms(self._clock())
@@ -451,7 +487,7 @@ class Store:
         due = sorted((row.due_ms, row.key, row) for row in log.waits.values() if self._is_due(row))
         expired = 0
         for due_ms, key, row in due:
-            if not row.body:
+            if row.seq or not row.body:
                 del log.waits[key]
             elif not row.default:
                 again_ms = due_ms + _ms(self._remember_s)

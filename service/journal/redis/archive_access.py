@@ -29,11 +29,10 @@ from dualstream.service.journal.redis.keys_and_values import (
     KNOWN,
     MODELS,
     TIME,
-    WAIT,
     WAITING,
     keys_of,
 )
-from dualstream.service.journal.redis.pending_rows import row_as_it_is
+from dualstream.service.journal.redis.pending_rows import packed_row, row_as_it_is
 from dualstream.service.journal.redis.scripts import Argument
 from dualstream.service.journal.state_copies import CopyUse
 
@@ -111,12 +110,7 @@ class RedisArchiveAccess(RedisPart):
 
     async def stage_rows(self, staged: Staged, rows: Sequence[PendingRow]) -> None:
         arguments: list[tuple[Argument, ...]] = [
-            (
-                row.key,
-                WAIT.pack(row.time_ms, row.due_ms, len(row.default)) + row.default + row.body,
-                row.due_ms,
-            )
-            for row in rows
+            (row.key, packed_row(row), row.due_ms) for row in rows
         ]
         await self._put(staged, "rows", *chain.from_iterable(arguments))
 

@@ -58,6 +58,9 @@ KNOWN = Struct("<QQ")
 TIME = Struct("<Q")
 WAIT = Struct("<QQI")
 """Header of a pending row: ms stored, ms due, bytes of the default label."""
+LABELLED = 1 << 31
+"""Added to the bytes of the label of a labelled row, whose seq is between header and label."""
+ROW_SEQ = Struct("<Q")
 
 
 class Result(msgspec.Struct, array_like=True):

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     JournalUnavailable,
@@ -11,12 +13,19 @@ from dualstream.service.journal.protocol import (
     NotReplicated,
     OutcomeUnknown,
     Overdue,
+    Part,
     PendingRow,
     TooManyPendingRows,
 )
 from dualstream.service.journal.redis import scripts
 from dualstream.service.journal.redis.base import RedisPart
-from dualstream.service.journal.redis.keys_and_values import WAIT, WAITING, keys_of
+from dualstream.service.journal.redis.keys_and_values import (
+    LABELLED,
+    ROW_SEQ,
+    WAIT,
+    WAITING,
+    keys_of,
+)
 from dualstream.service.journal.redis.scripts import Argument
 
 _KEYS_AT_ONCE = 1000
@@ -45,7 +54,8 @@ class RedisPendingRows(RedisPart):
             batch = keys[at : at + _KEYS_AT_ONCE]
             answer = await self._pending(model, "find", incarnation, *batch)
             for key, stored in zip(batch, answer[2:], strict=True):
-                rows.append(_row(key, stored, answer[1]) if stored else None)
+                row = _row(key, stored, answer[1]) if stored else None
+                rows.append(None if row is not None and row.seq and not row.body else row)
         return rows
 
     async def awaiting_labels(self) -> list[AwaitingLabels]:
@@ -66,9 +76,18 @@ class RedisPendingRows(RedisPart):
         pairs = zip(answer[3::2], answer[4::2], strict=True)
         return Overdue([_row(key, stored, answer[1]) for key, stored in pairs], answer[2])
 
-    def _pending_arguments(self, rows: Sequence[NewPendingRow]) -> list[Argument]:
-        """The arguments of an append that stores rows, as `append.lua` reads them."""
-        return [self._wait_ms, *self._most, *chain.from_iterable(map(_arguments_of, rows))]
+    async def forget_labelled(self, model: str, incarnation: str, key: bytes) -> None:
+        await self._pending(model, "forget", incarnation, key)
+
+    def _pending_arguments(self, parts: Sequence[Part]) -> list[Argument]:
+        """The arguments of an append that stores or keeps rows, as `append.lua` reads them."""
+        arguments: list[Argument] = [self._wait_ms, *self._most]
+        for part in parts:
+            if part.pending is not None:
+                arguments += _arguments_of(part.pending)
+            if part.revisable is not None:
+                arguments += (part.revisable.label, part.revisable.replaces)
+        return arguments
 
     async def _list_as_waiting(self, model: str) -> None:
         """List a model among those with pending rows, after an append that stored some.
@@ -108,8 +127,20 @@ def _arguments_of(row: NewPendingRow) -> tuple[Argument, ...]:
 def row_as_it_is(key: bytes, stored: bytes, age_s: float = 0.0) -> PendingRow:
     """Parse a stored row."""
     time_ms, due_ms, size = WAIT.unpack_from(stored)
+    if size >= LABELLED:
+        (seq,), start = ROW_SEQ.unpack_from(stored, WAIT.size), WAIT.size + ROW_SEQ.size
+        end = start + size - LABELLED
+        return PendingRow(key, stored[end:], b"", time_ms, due_ms, age_s, stored[start:end], seq)
     default, body = stored[WAIT.size : WAIT.size + size], stored[WAIT.size + size :]
     return PendingRow(key, body, default, time_ms, due_ms, age_s)
+
+
+def packed_row(row: PendingRow) -> bytes:
+    """A row as it is stored."""
+    if row.seq:
+        header = WAIT.pack(row.time_ms, row.due_ms, LABELLED + len(row.label))
+        return header + ROW_SEQ.pack(row.seq) + row.label + row.body
+    return WAIT.pack(row.time_ms, row.due_ms, len(row.default)) + row.default + row.body
 
 
 def _row(key: bytes, stored: bytes, now_ms: int) -> PendingRow:
@@ -117,4 +148,4 @@ def _row(key: bytes, stored: bytes, now_ms: int) -> PendingRow:
     has_expired = not row.default and row.due_ms <= now_ms
     body = b"" if has_expired else row.body
     age_s = (now_ms - row.time_ms) / 1000
-    return PendingRow(key, body, row.default, row.time_ms, row.due_ms, age_s)
+    return msgspec.structs.replace(row, body=body, age_s=age_s)

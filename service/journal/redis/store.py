@@ -259,14 +259,15 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         )
         packed = [*keys.packed_of_append, *pack(arguments), *self._packed_limits]
         count = 1 + keys.count_of_append + len(arguments) + _COUNT_OF_LIMITS
-        pending = [part.pending for part in parts if part.pending is not None] if may_skip else []
+        pending = may_skip and any([part.pending is not None for part in parts])
+        has_rows = pending or (may_skip and any([part.revisable is not None for part in parts]))
         is_plain = copy is None and change is None and held is None and repeats is None
-        if not is_plain or pending:
+        if not is_plain or has_rows:
             extra = [copy or "", *(await self._change_arguments(model, change) or ("", ""))]
             for place in (held, repeats):
                 extra += ("", "") if place is None else (place.seq, place.chain)
-            if pending:
-                extra += self._pending_arguments(pending)
+            if has_rows:
+                extra += self._pending_arguments(parts)
             packed += pack(extra)
             count += len(extra)
         if change is not None:
@@ -489,7 +490,7 @@ def _packed_parts(parts: Sequence[Part]) -> tuple[bytes, bytes]:
     for part in parts:
         key, mark = part.key or b"", part.fingerprint or b""
         role = 2 if part.continues else opens_request(part) + 4 * part.whole
-        role += 8 * (part.pending is not None)
+        role += 8 * (part.pending is not None) + 16 * (part.revisable is not None)
         fields += (part.count, len(part.body), len(key), len(mark), role)
         joined += (key, mark)
     return packed(fields), b"".join(joined)

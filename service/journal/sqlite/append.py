@@ -44,7 +44,13 @@ from dualstream.service.journal.sqlite.log import (
     leads_on_from,
     now_ms,
 )
-from dualstream.service.journal.sqlite.pending_rows import delete_rows, has_row, store_rows
+from dualstream.service.journal.sqlite.pending_rows import (
+    delete_rows,
+    has_row,
+    relabel_rows,
+    row_label,
+    store_rows,
+)
 from dualstream.service.journal.sqlite.snapshots import has_snapshot
 from dualstream.service.journal.sqlite.state_copies import has_copy, use_copy
 from dualstream.service.journal.sqlite.steady_clock import SteadyClock
@@ -206,13 +212,20 @@ def _append_new(
     clock: SteadyClock,
 ) -> Result:
     nonce, parts = request.nonce, request.parts
-    new = Deduplication(head.seq, lambda key: has_row(db, head.model, key))
+    time_ms = clock.now_ms()
+    new = Deduplication(
+        head.seq,
+        lambda key: has_row(db, head.model, key),
+        lambda key: row_label(db, head.model, key, time_ms),
+    )
     if may_skip:
-        keys, time_ms = [part.key for part in parts if part.key is not None], clock.now_ms()
+        keys = [part.key for part in parts if part.key is not None]
         new.process(parts, find_keys(db, head, keys, limits, time_ms).get)
         if new.pending:
             store_rows(db, request.model, head, new.pending.values(), limits, time_ms)
-        delete_rows(db, head.model, new.labels)
+        if new.relabelled:
+            relabel_rows(db, head.model, new.relabelled, limits, time_ms)
+        delete_rows(db, head.model, new.labels, time_ms)
     else:
         new.kept = [part.body for part in parts]
         new.seq += sum(part.count for part in parts)

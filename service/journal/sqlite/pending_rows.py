@@ -2,11 +2,12 @@
 # Only this file's own lists of columns are formatted into statements; all values are bound.
 # ruff: noqa: S608
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from enum import IntEnum
 from sqlite3 import Connection
 
 from dualstream.service.journal.archive_access import Staged
+from dualstream.service.journal.deduplicate import RowLabel
 from dualstream.service.journal.protocol import (
     AwaitingLabels,
     Limits,
@@ -32,10 +33,14 @@ class State(IntEnum):
     GETS_DEFAULT = 1
     EXPIRED = 2
     """It has no body; its key is deleted."""
+    LABELLED = 3
+    """Its label may be revised until it is deleted."""
 
 
-_COLUMNS = "key, body, default_label, time_ms, due_ms"
-_SIZE = "length(key) + length(body) + length(default_label)"
+_COLUMNS = "key, body, label, time_ms, due_ms, seq"
+_SIZE = "length(key) + length(body) + length(label)"
+_ALL_DUE = 2**63 - 1
+_Row = tuple[bytes, bytes, bytes, int, int, int]
 
 
 class SqlitePendingRows(SqlitePart):
@@ -53,8 +58,8 @@ class SqlitePendingRows(SqlitePart):
         limits, time_ms = self._limits, self._clock.now_ms()
         head = find_head(db, model, incarnation)
         latest = {row.key: row for row in rows}
-        delete_rows(db, head.model, latest)
-        for key in find_keys(db, head, list(latest), limits, time_ms):
+        labelled = delete_rows(db, head.model, latest, time_ms)
+        for key in {*labelled, *find_keys(db, head, list(latest), limits, time_ms)}:
             del latest[key]
         store_rows(db, model, head, latest.values(), limits, time_ms)
         return len(latest)
@@ -70,7 +75,7 @@ class SqlitePendingRows(SqlitePart):
     def awaiting_labels(self, db: Connection) -> list[AwaitingLabels]:
         cursor = db.execute(
             "SELECT id, incarnation, rows, EXISTS (SELECT 1 FROM remembered"
-            " WHERE remembered.model = models.model AND state IN (0, 1, 2) AND due_ms <= ?)"
+            " WHERE remembered.model = models.model AND state IN (0, 1, 2, 3) AND due_ms <= ?)"
             " FROM remembered_sums JOIN models ON models.model = remembered_sums.model"
             " WHERE id > ? ORDER BY id",
             (self._clock.now_ms(), AFTER_STAGED),
@@ -103,7 +108,13 @@ class SqlitePendingRows(SqlitePart):
             f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND key > ? ORDER BY key LIMIT ?",
             (number, after, ROWS_AT_ONCE),
         )
-        return [PendingRow(*row) for row in rows]
+        return [_made(row) for row in rows]
+
+    @writes
+    def forget_labelled(self, db: Connection, model: str, incarnation: str, key: bytes) -> None:
+        number = find_head(db, model, incarnation).model
+        if row_label(db, number, key) is not None:
+            delete_rows(db, number, [key], _ALL_DUE)
 
     @writes
     def stage_rows(self, db: Connection, staged: Staged, rows: Sequence[PendingRow]) -> None:
@@ -114,6 +125,37 @@ def has_row(db: Connection, model: int, key: bytes) -> bool:
     """Is a row stored under this key, expired or not?"""
     row = db.execute("SELECT 1 FROM remembered WHERE model = ? AND key = ?", (model, key))
     return row.fetchone() is not None
+
+
+def row_label(db: Connection, model: int, key: bytes, time_ms: int = -1) -> RowLabel | None:
+    """Label of the labelled row under this key, unless it is due."""
+    row = db.execute(
+        "SELECT label, seq FROM remembered"
+        " WHERE model = ? AND key = ? AND state = ? AND due_ms > ?",
+        (model, key, State.LABELLED, time_ms),
+    ).fetchone()
+    return None if row is None else RowLabel(*row)
+
+
+def relabel_rows(
+    db: Connection, model: int, labels: Mapping[bytes, RowLabel], limits: Limits, time_ms: int
+) -> None:
+    """Keep the rows under these keys as labelled rows with these labels."""
+    count, size = _sums(db, model)
+    due_ms = time_ms + round(1000 * limits.remember_s)
+    for key, (label, seq) in labels.items():
+        row = db.execute(
+            "SELECT rowid, length(label) FROM remembered"
+            " WHERE model = ? AND key = ? AND state != ?",
+            (model, key, State.EXPIRED),
+        ).fetchone()
+        if row is not None:
+            db.execute(
+                "UPDATE remembered SET label = ?, seq = ?, state = ?, due_ms = ? WHERE rowid = ?",
+                (label, seq, State.LABELLED, due_ms, row[0]),
+            )
+            size += len(label) - row[1]
+    _set_sums(db, model, count, size)
 
 
 def store_rows(
@@ -138,44 +180,63 @@ def store_rows(
 def _insert(db: Connection, model: int, rows: Sequence[PendingRow]) -> tuple[int, int]:
     """Insert rows under new keys; return the new number and bytes of waiting rows."""
     db.executemany(
-        f"INSERT INTO remembered (model, {_COLUMNS}, state) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO remembered (model, {_COLUMNS}, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (model, row.key, row.body, row.default, row.time_ms, row.due_ms, _state_of(row))
+            (
+                model, row.key, row.body, row.label or row.default, row.time_ms, row.due_ms,
+                row.seq, _state_of(row),
+            )
             for row in rows
         ],
-    )
+    )  # fmt: skip
     count, size = _sums(db, model)
     waiting = [row for row in rows if row.body]
     count += len(waiting)
-    size += sum(len(row.key) + len(row.body) + len(row.default) for row in waiting)
+    size += sum(len(row.key) + len(row.body) + len(row.label or row.default) for row in waiting)
     _set_sums(db, model, count, size)
     return count, size
 
 
-def delete_rows(db: Connection, model: int, keys: Iterable[bytes]) -> None:
-    """Delete the rows under these keys."""
-    rows, size, is_any = 0, 0, False
+def delete_rows(db: Connection, model: int, keys: Iterable[bytes], time_ms: int) -> list[bytes]:
+    """Delete the rows under these keys. Labelled rows that are not due stay: return their keys."""
+    rows, size, is_any, labelled = 0, 0, False, list[bytes]()
     for key in keys:
-        cursor = db.execute(
-            f"SELECT rowid, length(body) > 0, {_SIZE} FROM remembered WHERE model = ? AND key = ?",
+        row = db.execute(
+            f"SELECT state, due_ms, rowid, length(body) > 0, {_SIZE} FROM remembered"
+            " WHERE model = ? AND key = ?",
             (model, key),
         ).fetchone()
-        if cursor is not None:
-            db.execute("DELETE FROM remembered WHERE rowid = ?", cursor[:1])
-            is_any = True
-            rows, size = rows + cursor[1], size + cursor[1] * cursor[2]
+        if row is None:
+            continue
+        state, due_ms, rowid, has_body, size_of = row
+        if state == State.LABELLED and due_ms > time_ms:
+            labelled.append(key)
+            continue
+        db.execute("DELETE FROM remembered WHERE rowid = ?", (rowid,))
+        is_any = True
+        rows, size = rows + has_body, size + has_body * size_of
     if is_any:
         before, bytes_before = _sums(db, model)
         _set_sums(db, model, before - rows, bytes_before - size)
+    return labelled
 
 
 def _expire(db: Connection, model: int, time_ms: int, limits: Limits) -> int:
-    """Expire rows without a default label: their keys stay for as long again, then are deleted."""
+    """Expire rows without a default label: their keys stay for as long again, then are deleted.
+
+    Delete labelled rows.
+    """
     forgotten = db.execute(
         "DELETE FROM remembered WHERE rowid IN (SELECT rowid FROM remembered"
         " WHERE model = ? AND state = ? AND due_ms <= ? LIMIT ?)",
         (model, State.EXPIRED, time_ms, EXPIRED_AT_ONCE),
     ).rowcount
+    labelled = db.execute(
+        f"SELECT rowid, {_SIZE} FROM remembered"
+        " WHERE model = ? AND state = ? AND due_ms <= ? LIMIT ?",
+        (model, State.LABELLED, time_ms, EXPIRED_AT_ONCE),
+    ).fetchall()
+    db.executemany("DELETE FROM remembered WHERE rowid = ?", [row[:1] for row in labelled])
     expired = db.execute(
         f"SELECT rowid, {_SIZE} FROM remembered"
         " WHERE model = ? AND state = ? AND due_ms <= ? LIMIT ?",
@@ -185,14 +246,16 @@ def _expire(db: Connection, model: int, time_ms: int, limits: Limits) -> int:
         "UPDATE remembered SET body = x'', due_ms = due_ms + ?, state = ? WHERE rowid = ?",
         [(round(limits.remember_s * 1000), State.EXPIRED, rowid) for rowid, _ in expired],
     )
-    if expired or forgotten:
+    if expired or labelled or forgotten:
         rows, size = _sums(db, model)
-        gone = sum(size_of for _, size_of in expired)
-        _set_sums(db, model, rows - len(expired), size - gone)
+        gone = [size_of for _, size_of in (*expired, *labelled)]
+        _set_sums(db, model, rows - len(gone), size - sum(gone))
     return len(expired)
 
 
 def _state_of(row: PendingRow) -> State:
+    if row.seq:
+        return State.LABELLED
     if not row.body:
         return State.EXPIRED
     return State.GETS_DEFAULT if row.default else State.EXPIRES
@@ -211,11 +274,16 @@ def _find(db: Connection, model: int, key: bytes, time_ms: int) -> PendingRow | 
     stored = _made(row, time_ms)
     if stored.default or stored.due_ms > time_ms or not stored.body:
         return stored
+    if stored.seq:
+        return None
     return PendingRow(stored.key, b"", b"", stored.time_ms, stored.due_ms, stored.age_s)
 
 
-def _made(row: tuple[bytes, bytes, bytes, int, int], now_ms: int) -> PendingRow:
-    return PendingRow(*row, age_s=(now_ms - row[3]) / 1000)
+def _made(row: _Row, now_ms: int | None = None) -> PendingRow:
+    key, body, label, time_ms, due_ms, seq = row
+    default, label = (b"", label) if seq else (label, b"")
+    age_s = 0.0 if now_ms is None else (now_ms - time_ms) / 1000
+    return PendingRow(key, body, default, time_ms, due_ms, age_s, label, seq)
 
 
 def _sums(db: Connection, model: int) -> tuple[int, int]:

@@ -72,10 +72,12 @@ CREATE TABLE versions (
     digest TEXT NOT NULL, bytes INTEGER NOT NULL, created_ms INTEGER NOT NULL, note TEXT NOT NULL,
     PRIMARY KEY (model, name)
 ) WITHOUT ROWID;
--- rows that wait for their labels; state: see pending_rows.State
+-- rows that wait for their labels; state: see pending_rows.State; label: the default label, or of a
+-- labelled row its label, which is in the record seq
 CREATE TABLE remembered (
-    model INTEGER NOT NULL, key BLOB NOT NULL, body BLOB NOT NULL, default_label BLOB NOT NULL,
-    time_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL, state INTEGER NOT NULL, UNIQUE (model, key)
+    model INTEGER NOT NULL, key BLOB NOT NULL, body BLOB NOT NULL, label BLOB NOT NULL,
+    time_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL, seq INTEGER NOT NULL, state INTEGER NOT NULL,
+    UNIQUE (model, key)
 );
 CREATE INDEX remembered_by_due ON remembered (model, state, due_ms);
 -- how many with a body there are, and what they take

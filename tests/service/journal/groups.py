@@ -15,6 +15,7 @@ from dualstream.service.journal.protocol import (
     NewPendingRow,
     Part,
     PartPosition,
+    RevisableLabel,
 )
 from dualstream.service.journal.record import (
     KeyKind,
@@ -67,7 +68,7 @@ def _part(tags: Sequence[int], key: bytes | None, payload: str, continues: bool)
 
 
 def _continued(part: Part) -> Part:
-    if part.pending is not None:
+    if part.pending is not None or part.revisable is not None:
         return msgspec.structs.replace(part, continues=True)
     rows = decode_merged(part.body)[1][0]
     assert isinstance(rows, Rows)
@@ -119,10 +120,10 @@ def places(appended: Appended) -> list[tuple[int, int, str]]:
     return [(position.first_seq, position.seq, _happened(position)) for position in appended.placed]
 
 
-def _happened(place: PartPosition) -> str:
-    if place.refused:
-        return "refused for a conflict" if place.conflict else "refused"
-    return "conflict" if place.conflict else "duplicate" if place.duplicate else "new"
+def _happened(position: PartPosition) -> str:
+    if position.refused:
+        return "refused for a conflict" if position.conflict else "refused"
+    return "conflict" if position.conflict else "duplicate" if position.duplicate else "new"
 
 
 def label_key(id: str) -> bytes:
@@ -143,6 +144,12 @@ def late_label(id: str, y: float = 1.0, continues: bool = False) -> Part:
     return Part(body, 1, label_key(id), mark, continues)
 
 
+def revisable(id: str, label: str, replaces: str = "") -> Part:
+    """A label whose row stays stored."""
+    mark = RevisableLabel(label.encode(), replaces.encode())
+    return msgspec.structs.replace(late_label(id), fingerprint=fingerprint(label), revisable=mark)
+
+
 def observed(
     id: str, tag: int, body: bytes = b"row", default: bytes = b"", wait_s: float = 0.0
 ) -> Part:
@@ -155,29 +162,36 @@ def observed(
     )
 
 
-def some_rows(chance: random.Random) -> Part:
+def some_rows(chance: random.Random, is_free: bool = True) -> Part:
     """Rows with or without an id, of few ids and payloads, so that they meet again.
 
-    Some wait for their labels, and some are such labels.
+    Some wait for their labels, and some are such labels: revisable ones if `is_free`.
     """
     if chance.random() < 0.2:
         id, tag = chance.choice("klmnop"), chance.randrange(1000)
-        return late_label(id) if chance.random() < 0.3 else observed(id, tag, b"." * tag)
+        if chance.random() < 0.3:
+            return late_label(id)
+        return observed(id, tag, b"." * (tag + 1))
+    if is_free and chance.random() < 0.25:
+        return revisable(
+            chance.choice("klABC"), chance.choice("xyz"), chance.choice(["", "", *"xyz"])
+        )
     tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
     id = chance.choice([None, None, *"abcdefgh"])
     return rows(*tags, id=id, payload=chance.choice("xxxy"))
 
 
 def some_request(chance: random.Random) -> list[Part]:
-    parts = [some_rows(chance) for _ in range(chance.randint(0, 4))]
+    is_whole = chance.random() < 0.4
+    parts = [some_rows(chance, not is_whole) for _ in range(chance.randint(0, 4))]
     kind = chance.choice([KeyKind.REQUEST, KeyKind.CHUNK])
     key, payload = chance.choice("rstuvw"), chance.choice("xxxy")
-    if parts and chance.random() < 0.3:
+    if parts and is_whole and chance.random() < 0.5:
         return whole(*parts)
     parts = request(key, *parts, payload=payload, kind=kind)
     if chance.random() < 0.5:
         parts[0] = keyed(key, chance.randrange(1000), payload=payload, kind=kind)
-    return whole(*parts) if chance.random() < 0.5 else parts
+    return whole(*parts) if is_whole else parts
 
 
 def some_group(chance: random.Random) -> list[Part]:

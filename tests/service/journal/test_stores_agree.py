@@ -14,7 +14,7 @@ from dualstream.service.journal.protocol import (
     Part,
 )
 from tests.service.journal.conftest import Store
-from tests.service.journal.groups import Log, rows, some_group
+from tests.service.journal.groups import Log, observed, rows, some_group
 
 pytestmark = pytest.mark.anyio
 
@@ -72,10 +72,13 @@ async def test_the_same_appends_have_the_same_answers(
     sqlite_store: Store, redis_store: Store, seed: int
 ):
     chance = random.Random(seed)
-    refused = Counter[bool]()
+    refused, labelled = Counter[bool](), 0
     async with sqlite_store.journal() as one, redis_store.journal() as other:
         logs = [await Log.create(one), await Log.create(other)]
         nonces = [bytes(16)]
+        for log in logs:
+            waiting_rows = [observed(id, number) for number, id in enumerate("ABC")]
+            await log.append(*waiting_rows, nonce=b"\1" * 16)
         for _ in range(60):
             group, known_seq = some_group(chance), chance.randrange(1 + logs[0].known_seq)
             if chance.random() < 0.9:
@@ -105,7 +108,8 @@ async def test_the_same_appends_have_the_same_answers(
             waiting = [
                 await log.journal.remembered(log.model, log.incarnation, keys) for log in logs
             ]
-            stored = [[row and row.body for row in rows] for rows in waiting]
+            stored = [[row and (row.body, row.label, row.seq) for row in rows] for rows in waiting]
+            labelled += sum(1 for row in stored[0] if row and row[2])
             assert stored[0] == stored[1]
             sums = [await log.journal.awaiting_labels() for log in logs]
             assert [one.rows for one in sums[0]] == [one.rows for one in sums[1]]
@@ -115,4 +119,4 @@ async def test_the_same_appends_have_the_same_answers(
         bodies = [[(e.first_seq, e.seq, e.nonce, e.body) for e in entries] for entries in read]
         assert bodies[0] == bodies[1]
         assert len(bodies[0]) > 10
-        assert refused[True] and refused[False] > 50
+        assert refused[True] and refused[False] > 50 and labelled > 2

@@ -9,7 +9,8 @@
 --   5 number of records in the bodies
 --   6 "" if no part can be skipped, else msgpack with five numbers for each part: records, bytes,
 --     bytes of the key, bytes of the fingerprint, role (0, 1 opens a request by its key,
---     2 continues one; plus 4 if it opens an all-or-nothing request, plus 8 if it has a pending row)
+--     2 continues one; plus 4 if it opens an all-or-nothing request, plus 8 if it has a pending row,
+--     plus 16 if its label is revisable)
 --   7 keys and fingerprints, concatenated
 --   8 name of the cursor to move, or ""
 --   9 "=" and its expected value, or "" for no value
@@ -23,9 +24,10 @@
 --   17 how long changes are kept (ms)
 --   18, 19 absent, "", or the seq and chain from which the log must continue, or where it must end
 --   20, 21 absent, "", or for a repeated append the seq and chain after which it was first sent
---   22 absent, or how long rows without a default label wait (ms)
+--   22 absent, or how long rows without a default label wait (ms), and labelled rows are kept
 --   23, 24 maximum number and bytes of pending rows; then for each part with a pending row how long
---     it waits for its default label (ms), its default label or "", the row
+--     it waits for its default label (ms), its default label or "", the row; for each part with a
+--     revisable label the label, and the label that it replaces or ""
 -- Returns one string, because Python reads an array more slowly than Redis appends: u64 last seq of
 --   the unseen entries, u64 trimmed, u32 bytes of the result, the result as stored under the
 --   nonce, the unseen entries. Or {1} another incarnation, {2, value} the cursor has another value,
@@ -49,10 +51,12 @@ local function key_of(name)
 end
 
 -- Deduplicate the parts: bodies of the new ones, last seq, skipped parts, keys to store, labels,
--- pending rows to store, each as its key and the place of its arguments.
+-- pending rows to store, each as its key and the place of its arguments; labels of rows that stay
+-- stored, each as its key, the label and its seq.
 local function sort(parts, time_ms)
   local kept, left, keys, order, labels = {}, {}, {}, {}, {}
   local waiting, is_waiting, row_at = {}, {}, 25
+  local relabelled, label_of = {}, {}
   local seq, at, key_at = before, 1, 1
   local oldest_ms = time_ms - tonumber(ARGV[11])
 
@@ -146,6 +150,17 @@ local function sort(parts, time_ms)
     is_accepted = true
   end
 
+  -- The stored value because of which a revisable label is skipped; nil if it is journalled.
+  local function known_label(key, mark, label, replaces)
+    local row = label_of[key] or row_label(key_of('waits'), key, time_ms)
+    if not row then
+      return known(key) or (replaces ~= '' and {seq, 0, ''} or nil)
+    end
+    if row[1] ~= replaces then
+      return {row[2], 1, row[1] == label and mark or ''}
+    end
+  end
+
   local function close_request()
     if opening and not found then
       if is_whole and has_conflict then
@@ -165,7 +180,8 @@ local function sort(parts, time_ms)
 
   for field = 1, #parts, 5 do
     local records, bytes, key_bytes, mark_bytes, role = unpack(parts, field, field + 4)
-    local number, opens, has_row = (field - 1) / 5, role % 4 == 1, role >= 8
+    local number, opens, has_row = (field - 1) / 5, role % 4 == 1, role % 16 >= 8
+    local is_revisable = role >= 16
     role = role % 8
     local body = string.sub(ARGV[4], at, at + bytes - 1)
     local key = string.sub(ARGV[7], key_at, key_at + key_bytes - 1)
@@ -187,10 +203,15 @@ local function sort(parts, time_ms)
     elseif has_row then
       take_waiting(number, records, body, key)
     else
-      if string.byte(key) == LABEL then
+      if string.byte(key) == LABEL and not is_revisable then
         labels[#labels + 1] = key
       end
-      local twin = not opens and key ~= '' and known(key)
+      local twin
+      if is_revisable then
+        twin = known_label(key, mark, ARGV[row_at], ARGV[row_at + 1])
+      else
+        twin = not opens and key ~= '' and known(key)
+      end
       if twin then
         if skip(number, mark, twin) then
           is_accepted = true
@@ -204,14 +225,16 @@ local function sort(parts, time_ms)
         if not opens and key ~= '' then
           keep(key, records, mark)
         end
+        if is_revisable then
+          label_of[key] = {ARGV[row_at], seq}
+          relabelled[#relabelled + 1] = {key, ARGV[row_at], seq}
+        end
       end
     end
-    if has_row then
-      row_at = row_at + 3
-    end
+    row_at = row_at + (has_row and 3 or 0) + (is_revisable and 2 or 0)
   end
   close_request()
-  return table.concat(kept), seq, left, keys, order, labels, waiting
+  return table.concat(kept), seq, left, keys, order, labels, waiting, relabelled
 end
 
 -- Stores new keys; deletes some that are expired or in excess, to bound the cost of one append.
@@ -321,9 +344,9 @@ local function append_new()
   end
   local time_ms = now_ms()
   local body, seq, left, keys, order, labels = ARGV[4], before + tonumber(ARGV[5]), {}, nil, {}, {}
-  local waiting, waiting_bytes = {}, 0
+  local waiting, waiting_bytes, relabelled = {}, 0, {}
   if ARGV[6] ~= '' then
-    body, seq, left, keys, order, labels, waiting = sort(cmsgpack.unpack(ARGV[6]), time_ms)
+    body, seq, left, keys, order, labels, waiting, relabelled = sort(cmsgpack.unpack(ARGV[6]), time_ms)
   end
   local has_place = seq > before and (ARGV[18] or '') ~= ''
   if has_place and not leads_on_from(KEYS[2], {head[2], head[3]}, tonumber(ARGV[18]), ARGV[19]) then
@@ -344,7 +367,7 @@ local function append_new()
     end
     waiting_bytes = bytes
   end
-  if #labels + #waiting > 0 then
+  if #labels + #waiting + #relabelled > 0 then
     redis.call('EXISTS', key_of('waits'), key_of('waitq'))  -- as above
   end
   local change = (seq > before or ARGV[5] == '0') and ARGV[16] ~= '' and ARGV[16]
@@ -376,8 +399,12 @@ local function append_new()
   if #waiting > 0 then
     keep_waiting_rows(waiting, waiting_bytes, time_ms)
   end
+  for _, one in ipairs(relabelled) do
+    local due_ms = time_ms + tonumber(ARGV[22])
+    relabel_row(KEYS[1], key_of('waits'), key_of('waitq'), one[1], one[2], one[3], due_ms)
+  end
   for _, key in ipairs(labels) do
-    delete_waiting_row(KEYS[1], key_of('waits'), key_of('waitq'), key)
+    delete_waiting_row(KEYS[1], key_of('waits'), key_of('waitq'), key, time_ms)
   end
   if ARGV[8] ~= '' and ARGV[10] == '' then
     redis.call('HDEL', KEYS[7], ARGV[8])

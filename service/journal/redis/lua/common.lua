@@ -27,7 +27,8 @@
 --   ds:{ID}:uses     sorted set  "seq digest", by seq: kept entries that refer to a copy
 --   ds:{ID}:waits    hash    kind byte and key of a label -> u64 ms stored, u64 ms due, u32 bytes of
 --                            the default label, the default label, the row; an empty row without
---                            a default label has expired
+--                            a default label has expired. Of a labelled row: u32 bytes of the label
+--                            plus 2^31, u64 seq of the label, the label, the row
 --   ds:{ID}:waitq    sorted set  the same keys, by ms due; head's waiting and waiting_bytes are the
 --                            number and size of those with a row
 --   ds:{ID}:audit    stream  one entry per change, which outlives the model; i incarnation, s seq,
@@ -151,10 +152,26 @@ local function usable_snapshots(log, snaps, head, first)
   return found
 end
 
--- Parse a pending row: ms stored, ms due, default label, row.
+local LABELLED = 2147483648  -- 2^31
+
+-- Parse a pending row: ms stored, ms due, default label, row; of a labelled row its label and seq.
 local function waiting_row(stored)
   local time_ms, due_ms, bytes = struct.unpack('<I8I8I4', stored)
-  return time_ms, due_ms, string.sub(stored, 21, 20 + bytes), string.sub(stored, 21 + bytes)
+  if bytes < LABELLED then
+    return time_ms, due_ms, string.sub(stored, 21, 20 + bytes), string.sub(stored, 21 + bytes)
+  end
+  bytes = bytes - LABELLED
+  local label, row = string.sub(stored, 29, 28 + bytes), string.sub(stored, 29 + bytes)
+  return time_ms, due_ms, '', row, label, struct.unpack('<I8', stored, 21)
+end
+
+-- Label and seq of the labelled row under a key, as a list; nil if there is none that is not due.
+local function row_label(waits, key, time_ms)
+  local stored = redis.call('HGET', waits, key)
+  if stored then
+    local _, due_ms, _, _, label, seq = waiting_row(stored)
+    return seq and due_ms > time_ms and {label, seq} or nil
+  end
 end
 
 -- Adds to the number and bytes of a model's pending rows.
@@ -170,11 +187,26 @@ local function keep_waiting_row(waits, waitq, key, time_ms, due_ms, default, row
   redis.call('ZADD', waitq, string.format('%.0f', due_ms), key)
 end
 
--- Deletes the pending row under a key.
-local function delete_waiting_row(head, waits, waitq, key)
+-- Keeps the row under a key as a labelled row.
+local function relabel_row(head, waits, waitq, key, label, seq, due_ms)
+  local stored = redis.call('HGET', waits, key)
+  local kept_ms, _, _, row = waiting_row(stored or struct.pack('<I8I8I4', 0, 0, 0))
+  if row ~= '' then
+    local value = struct.pack('<I8I8I4I8', kept_ms, due_ms, LABELLED + #label, seq) .. label .. row
+    redis.call('HSET', waits, key, value)
+    redis.call('ZADD', waitq, string.format('%.0f', due_ms), key)
+    count_waiting(head, 0, #value - #stored)
+  end
+end
+
+-- Deletes the pending row under a key, unless it is labelled and not due.
+local function delete_waiting_row(head, waits, waitq, key, time_ms)
   local stored = redis.call('HGET', waits, key)
   if stored then
-    local _, _, _, row = waiting_row(stored)
+    local _, due_ms, _, row, _, seq = waiting_row(stored)
+    if seq and due_ms > time_ms then
+      return
+    end
     redis.call('HDEL', waits, key)
     redis.call('ZREM', waitq, key)
     if row ~= '' then

@@ -9,6 +9,7 @@
 --   find   the keys   Returns {0, ms now, stored value or "" for each, ...}
 --   sum    Returns {0, incarnation, how many wait, 1 if any is due, 1 if there are any}, for every
 --          incarnation.
+--   forget the key of a labelled row to delete   Returns {0}
 --   due    how long expired rows stay known (ms), maximum rows to return
 --          Returns {0, ms now, how many expired now, key, stored value, ...}
 -- All: {1} another incarnation.
@@ -30,7 +31,7 @@ end
 
 if task == 'keep' then
   local rows, bytes, added, count = tonumber(head[2] or 0), tonumber(head[3] or 0), {}, 0
-  local oldest_ms, is_known = time_ms - tonumber(ARGV[6]), {}
+  local oldest_ms, is_known, is_labelled = time_ms - tonumber(ARGV[6]), {}, {}
   for at = 7, #ARGV, 4 do
     local key = ARGV[at]
     if not added[key] then
@@ -38,11 +39,13 @@ if task == 'keep' then
       is_known[key] = known and struct.unpack('<I8', known, 17) > oldest_ms
       local stored = redis.call('HGET', KEYS[2], key)
       if stored then
-        local _, _, _, row = waiting_row(stored)
-        if row ~= '' then
+        local _, due_ms, _, row, _, seq = waiting_row(stored)
+        is_labelled[key] = seq and due_ms > time_ms
+        if row ~= '' and not is_labelled[key] then
           rows, bytes = rows - 1, bytes - (#key + #stored - 20)
         end
       end
+      is_known[key] = is_known[key] or is_labelled[key]
       added[key] = 0
       if not is_known[key] then
         rows, count = rows + 1, count + 1
@@ -60,8 +63,10 @@ if task == 'keep' then
   for at = 7, #ARGV, 4 do
     local key, default = ARGV[at], ARGV[at + 2]
     if is_known[key] then
-      redis.call('HDEL', KEYS[2], key)
-      redis.call('ZREM', KEYS[3], key)
+      if not is_labelled[key] then
+        redis.call('HDEL', KEYS[2], key)
+        redis.call('ZREM', KEYS[3], key)
+      end
     else
       local due_ms = time_ms + tonumber(default ~= '' and ARGV[at + 1] or ARGV[3])
       keep_waiting_row(KEYS[2], KEYS[3], key, time_ms, due_ms, default, ARGV[at + 3])
@@ -79,6 +84,14 @@ if task == 'find' then
   return found
 end
 
+if task == 'forget' then
+  local stored = redis.call('HGET', KEYS[2], ARGV[3])
+  if stored and select('#', waiting_row(stored)) > 4 then
+    delete_waiting_row(KEYS[1], KEYS[2], KEYS[3], ARGV[3], math.huge)
+  end
+  return {0}
+end
+
 -- due
 local found, expired, free = {0, time_ms, 0}, 0, tonumber(ARGV[4])
 -- Rows with a default label stay until they get it, so skip those already returned.
@@ -91,8 +104,10 @@ while expired < EXPIRED_AT_ONCE do
   end
   for _, key in ipairs(keys) do
     local stored = redis.call('HGET', KEYS[2], key)
-    local kept_ms, due_ms, default, row = waiting_row(stored)
-    if default ~= '' then
+    local kept_ms, due_ms, default, row, _, seq = waiting_row(stored)
+    if seq then
+      delete_waiting_row(KEYS[1], KEYS[2], KEYS[3], key, time_ms)
+    elseif default ~= '' then
       at = at + 1
       if free > 0 then
         found[#found + 1] = key
