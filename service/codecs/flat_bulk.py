@@ -96,6 +96,8 @@ class FlatArrays(RowArrays):
     def add(self, text: np.ndarray, one: ListedRows, index: int) -> None:
         self.id_spans[2 * self.count : 2 * self.count + 2] = 0
         super().add(text, one, index)
+        if self._schema.observes:
+            self.weights[self.count - 1] = 1.0  # it is empty already if it does not enter
         if one.ids:
             self._given_ids[self.count - 1] = one.ids[0]
 
@@ -110,11 +112,12 @@ class FlatArrays(RowArrays):
         return listed_with_ids(parsed, ids) if ids else parsed
 
     def _inputs_alone(self, rows: Rows) -> Batch:
-        """Rows without features: labels and weights."""
+        """Rows without features, labels and weights; those of weight 0 are empty."""
         assert isinstance(rows, Batch)
         enters = rows.indices >= self._schema.dim
         for age in self._schema.ages:
             enters |= rows.indices == age
+        enters &= np.repeat(rows.weights > 0.0, np.diff(rows.indptr))
         indptr = np.concatenate([[0], np.cumsum(enters)])[rows.indptr]
         unlabelled, weights = np.full(len(rows), Batch.UNLABELLED), np.zeros(len(rows))
         return Batch(

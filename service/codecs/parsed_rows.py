@@ -183,10 +183,13 @@ def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:
 
 
 def inputs_alone(schema: RowSchema, rows: ListedRows) -> ListedRows:
-    """What enters the past of these rows: their inputs and times, without label and weight."""
+    """What enters the past of these rows: their inputs and times, without label and weight.
+
+    Rows of weight 0 become empty, and empty rows enter nothing.
+    """
     entering = without_rows(schema)
     for row in range(len(rows)):
-        begin, end = rows.indptr[row : row + 2]
+        begin, end = rows.indptr[row : row + 2] if rows.weights[row] else (0, 0)
         for at in range(begin, end):
             if schema.enters(rows.indices[at]):
                 entering.indices.append(rows.indices[at])
@@ -334,16 +337,16 @@ class RowsBuilder:
         assert reader is not None
         try:
             read = reader.read(row)
-            if self._schema.observes:
-                self._add_observed(index, read)
-                return
-            label = read.label if self._labelled else None
-            if self._labelled:
-                label = self._flat_label(reader, label)
             weight: float | UnsetType = UNSET
             if read.weight is not None:
                 self._schema.check_weight(read.weight)
                 weight = float(read.weight)
+            if self._schema.observes:
+                self._add_observed(index, read, enters=weight != 0.0)
+                return
+            label = read.label if self._labelled else None
+            if self._labelled:
+                label = self._flat_label(reader, label)
             self.add(index, read.features, label, weight, read.id, read.inputs)
         except BadColumn as bad:
             raise BadRow(_pointer_in(row, reader, bad.column), bad.reason) from None
@@ -351,8 +354,8 @@ class RowsBuilder:
             column = _column_of(reader, bad.pointer)
             raise BadRow(_pointer_in(row, reader, column), bad.reason) from None
 
-    def _add_observed(self, index: int, read: ColumnRow) -> None:
-        """Add a row that has inputs alone: without a label, and of weight 0."""
+    def _add_observed(self, index: int, read: ColumnRow, enters: bool) -> None:
+        """Add a row that has inputs alone, or nothing: without a label, and of weight 0."""
         schema, rows = self._schema, self._rows
         schema.check_inputs(read.inputs)
         ages: list[tuple[int, float]] = []
@@ -364,10 +367,11 @@ class RowsBuilder:
             rows.ids[len(rows)] = schema.id(read.id)
         rows.weights.append(0.0)
         rows.labels.append(Batch.UNLABELLED)  # type: ignore[arg-type]
-        for at, value in ages:
-            rows.indices.append(at)
-            rows.values.append(value)
-        self._add_inputs(read.inputs)
+        if enters:
+            for at, value in ages:
+                rows.indices.append(at)
+                rows.values.append(value)
+            self._add_inputs(read.inputs)
         rows.indptr.append(len(rows.indices))
         self._row_indices.append(index)
 

@@ -42,9 +42,9 @@ class HistoryColumns:
     task    of the model: labels of a binary one count as 0 and 1
 
     A learned row is read, then enters with its label. One of weight 0 is only read. One without a
-    label enters without one, and gets no columns. A late label (`served`) is counted with its
-    row's keys and time, and the row keeps the columns that it has. If it replaces another label,
-    that one is taken out.
+    label enters without one unless it is empty, and gets no columns. A late label (`served`) is
+    counted with its row's keys and time, and the row keeps the columns that it has. If it replaces
+    another label, that one is taken out.
     """
 
     def __init__(

@@ -545,7 +545,8 @@ def apply_rows(
         replaces = before == before
         is_late = served.shape[0] > 0 and served[i] == served[i]
         is_labelled = label == label and weights[i] > 0.0
-        enters = learns and not is_late and (is_labelled or not label == label)
+        is_observed = not label == label and indptr[i] < indptr[i + 1]
+        enters = learns and not is_late and (is_labelled or is_observed)
         counts_label = learns and is_labelled
         reads = not is_late and (not learns or label == label)
         if enters:

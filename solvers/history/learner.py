@@ -79,7 +79,7 @@ class WithPast:
             outcome = cast(Outcome, self._learner.learn(rows))
         else:
             outcome = self._learn_labelled(rows, observed)
-            self.observed += int(np.count_nonzero(observed))
+            self.observed += int(np.count_nonzero(observed & (np.diff(batch.indptr) > 0)))
         outcome.columns = rows
         return outcome
 

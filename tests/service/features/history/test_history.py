@@ -171,6 +171,12 @@ def test_columns_are_those_of_the_definition(client):
         client, event(number, fraud=1, weight=0), event(number, fraud="?"), event(number, fraud=0)
     )
     past.enter(event(number), 0)
+    observe(client, event(number, weight=0), event(number + 1, weight=2))
+    past.enter(event(number + 1))
+    waiting = event(number + 2, tx="w", weight=0)
+    assert client.post("/models/m/predict?remember=true", json=waiting).json()["remembered"] == 1
+    check()
+    assert client.post("/models/m/labels", json={"id": "w", "y": 1}).json()["learned"] == 1
     check()
 
 
@@ -249,7 +255,8 @@ def test_a_row_with_another_content_under_an_id_is_refused(client):
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "text/csv"])
 def test_other_formats_enter_the_same(client, serve, kind):
     # A body of this length is read by kernels.
-    rows = [event(number) for number in range(60) if number % 13 != 5 and number % 17 != 8]
+    numbers = [number for number in range(60) if number % 13 != 5 and number % 17 != 8]
+    rows = [event(number, weight=number % 3) for number in numbers]
     observe(client, *rows)
     json_state = bits(replica_of(client))
     assert client.put("/models/n", json=SPEC).status_code == 201
