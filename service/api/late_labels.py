@@ -53,7 +53,7 @@ from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
-    from dualstream.solvers.online.class_choice import ClassScores
+    from dualstream.service.models.late_labels import Kept
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
@@ -338,13 +338,13 @@ async def remember_rows(
     parsed: ParsedRows,
     answered: Predicted | PredictedMany,
     columns: Batch | None,
-    classes: "Sequence[ClassScores]",
+    kept: "Sequence[Kept]",
     wait: Wait,
 ) -> None:
     """Store the scored rows for their labels, before the answer is sent.
 
     columns   the rows as the learner saw them, of a model whose columns depend on earlier rows
-    classes   scores of all classes of consecutive rows, of a multiclass model
+    kept      what consecutive rows keep besides their scores
 
     Raises Problem 409 if there are too many classes, ModelChanged, TooManyPendingRows,
     JournalError.
@@ -354,7 +354,7 @@ async def remember_rows(
     scores = [of_all[index] for index in parsed.row_indices]
     # Rows without a served score have NaN, so that of a diverged model is infinite.
     served = [math.inf if score is None else score for score in scores]
-    waiting = ServedRows(parsed.rows, served, answered.seq, columns, classes)
+    waiting = ServedRows(parsed.rows, served, answered.seq, columns, kept)
     answered.remembered = await remember(journal, model, waiting, wait)
 
 

@@ -85,7 +85,7 @@ from dualstream.wire.problem_json import Problem
 from dualstream.wire.schemas import Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
-    from dualstream.solvers.online.class_choice import ClassScores
+    from dualstream.service.models.late_labels import Kept
 
 REPLAYED = (b"idempotency-replayed", b"true")
 _OF_PREDICTIONS = ("min_seq", "version", "explain")
@@ -320,9 +320,9 @@ class FastRoutes:
         if wait is None:
             answered, headers, _ = await self._score(model, parsed, query)
             return _encode(answered), headers
-        classes: list[ClassScores] = []
-        answered, headers, columns = await self._score(model, parsed, query, classes)
-        served = (answered, columns, classes)
+        kept: list[Kept] = []
+        answered, headers, columns = await self._score(model, parsed, query, kept)
+        served = (answered, columns, kept)
         await remember_rows(self._registry.journal, model, parsed, *served, wait)
         return _encode(answered), headers
 
@@ -341,11 +341,11 @@ class FastRoutes:
         return _encode(answered), headers
 
     async def _score(
-        self, model: Model, parsed: ParsedRows, query: dict[str, str], classes: "_Classes" = None
+        self, model: Model, parsed: ParsedRows, query: dict[str, str], kept: "_Kept" = None
     ) -> tuple[Any, Headers, Batch | None]:
         """The answer, its headers, and of remembered rows the columns of their past.
 
-        Rows are remembered if there is a list for the scores of all `classes`; see `scored`.
+        Rows are remembered if there is a list for what they keep; see `scored`.
         """
         batch = as_batch([parsed.rows])
         explains = read_flag(query, "explain")
@@ -353,9 +353,9 @@ class FastRoutes:
             check_few(parsed.count)
         if "version" in query:
             version = await self._versions.get(model, self._registry.journal, query["version"])
-            answering = _answer_by_version(version, model, parsed, batch, explains, classes)
+            answering = _answer_by_version(version, model, parsed, batch, explains, kept)
         else:
-            answering = _answer(model, parsed, batch, explains, classes)
+            answering = _answer(model, parsed, batch, explains, kept)
         # Explaining reads scratch arrays of the learner, which must not be used again until then.
         answered, seq, chain, served = await (
             run_to_completion(answering) if explains else answering
@@ -377,18 +377,18 @@ class FastRoutes:
 
 _Answer = tuple[Predicted | PredictedMany, int, str, Batch | None]
 """Predictions, seq and chain of the state, and the rows with the columns of their past."""
-_Classes: TypeAlias = "list[ClassScores] | None"
-"""Gets the scores of all classes if rows are remembered; None for a plain prediction."""
+_Kept: TypeAlias = "list[Kept] | None"
+"""Gets what rows keep if they are remembered; None for a plain prediction."""
 
 
 async def _answer(
-    model: Model, parsed: ParsedRows, batch: Batch, explains: bool, classes: _Classes
+    model: Model, parsed: ParsedRows, batch: Batch, explains: bool, kept: _Kept
 ) -> _Answer:
     """Predictions by the current state."""
     replica = model.replica
     async with replica.serving():
         state = replica.learner, replica.seq, replica.chain
-        return await _answer_by(*state, model, parsed, batch, explains, classes)
+        return await _answer_by(*state, model, parsed, batch, explains, kept)
 
 
 async def _answer_by_version(
@@ -397,12 +397,12 @@ async def _answer_by_version(
     parsed: ParsedRows,
     batch: Batch,
     explains: bool,
-    classes: _Classes,
+    kept: _Kept,
 ) -> _Answer:
     """As `_answer`, by a version."""
     async with version.lock:
         state = version.learner, version.seq, version.chain
-        return await _answer_by(*state, model, parsed, batch, explains, classes)
+        return await _answer_by(*state, model, parsed, batch, explains, kept)
 
 
 async def _answer_by(
@@ -413,13 +413,13 @@ async def _answer_by(
     parsed: ParsedRows,
     batch: Batch,
     explains: bool,
-    classes: _Classes,
+    kept: _Kept,
 ) -> _Answer:
     """Predictions by a learner that does not change until this ends."""
-    answered = await scored(model, learner, parsed, batch, seq, classes)
+    answered = await scored(model, learner, parsed, batch, seq, kept)
     if explains:
         await add_explanations(model, learner, parsed, batch, answered)
-    served = as_served(learner, batch) if classes is not None else None
+    served = as_served(learner, batch) if kept is not None else None
     return answered, seq, chain, served
 
 

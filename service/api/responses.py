@@ -26,13 +26,14 @@ from dualstream.service.replica.row_sums import (
     where_not,
 )
 from dualstream.solvers import Batch, Learner
+from dualstream.solvers.protocols.learner import served_parts
 from dualstream.solvers.protocols.served_form import classes_of
 from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label
 from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
-    from dualstream.solvers.online.class_choice import ClassScores
+    from dualstream.service.models.late_labels import Kept
     from dualstream.solvers.online.class_model import ClassModel
 
 NOT_FINITE = "the update would not be finite"
@@ -360,16 +361,16 @@ async def scored(
     parsed: ParsedRows,
     batch: Batch,
     seq: int,
-    of_classes: "list[ClassScores] | None" = None,
+    kept: "list[Kept] | None" = None,
 ) -> Predicted | PredictedMany:
     """Predictions of the learner, a state of this model, for one or several rows.
 
-    Scores of all classes are added to `of_classes`, of a multiclass model.
+    What rows keep while they wait for their labels is added to `kept`.
 
     A batch that takes long is scored in a thread. The caller is inside `serving`, or the learner
     does not change.
     """
-    scores, labels, probabilities = await scored_rows(model, learner, batch, of_classes)
+    scores, labels, probabilities = await scored_rows(model, learner, batch, kept)
     if parsed.single:
         probability = None if probabilities is None else probabilities[0]
         return predicted_row(model, seq, scores[0], labels[0], probability)
@@ -410,13 +411,13 @@ def state_headers(seq: int, chain: str, age_s: float | None) -> list[tuple[bytes
 
 
 async def scored_rows(
-    model: Model, learner: Learner, batch: Batch, of_classes: "list[ClassScores] | None" = None
+    model: Model, learner: Learner, batch: Batch, kept: "list[Kept] | None" = None
 ) -> ByRow:
     """As `scored`, as columns."""
     if model.row_schema.task == "multiclass":
-        score = partial(_by_class, learner, of_classes)
+        score = partial(_by_class, learner, kept)
     else:
-        score = partial(_by_score, model, learner)
+        score = partial(_by_score, model, learner, kept)
     span = start_child("score")
     try:
         slices = await model.replica.scored(score, batch)
@@ -436,8 +437,10 @@ def _joined(slices: Sequence[ByRow]) -> ByRow:
     )
 
 
-def _by_score(model: Model, learner: Learner, batch: Batch) -> ByRow:
+def _by_score(model: Model, learner: Learner, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     predictions = learner.predict(batch)
+    if kept is not None and (parts := served_parts(learner, batch)) is not None:
+        kept.append(parts)
     scores = _finite(predictions)
     name = model.row_schema.class_name
     labels = [None if score is None else name(score) for score in scores]
@@ -445,12 +448,12 @@ def _by_score(model: Model, learner: Learner, batch: Batch) -> ByRow:
     return scores, labels, None if probabilities is None else _finite_with(scores, probabilities)
 
 
-def _by_class(learner: Learner, of_classes: "list[ClassScores] | None", batch: Batch) -> ByRow:
+def _by_class(learner: Learner, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     """The best class of each row with its score and probability."""
     class_model: ClassModel = learner  # type: ignore[assignment]
     predictions = class_model.predict_classes(batch)
-    if of_classes is not None:
-        of_classes.append(predictions)
+    if kept is not None:
+        kept.append(predictions)
     best = predictions.best.tolist()
     scores = _finite(
         [float(predictions.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]

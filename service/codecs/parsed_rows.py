@@ -22,6 +22,7 @@ from dualstream.service.codecs.text_fields import label_of
 from dualstream.solvers import BadColumn, Batch, ColumnReader
 from dualstream.solvers.rows import class_names
 from dualstream.solvers.rows.columns.reader import ColumnRow
+from dualstream.solvers.rows.served_parts import joined_parts
 from dualstream.solvers.rows.text.name_order import order_by_entries
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.text_values import nfc
@@ -50,8 +51,8 @@ class ListedRows(msgspec.Struct):
     """Row -> id, of the rows that have one."""
     served_scores: list[float] = []
     """Scores that late-labelled rows were served with; empty for other rows."""
-    served_losses: list[tuple[float, float, float]] = []
-    """As in Batch; empty without classes."""
+    served_parts: list[tuple[float, ...]] = []
+    """As in Batch; of any number of parts, also none. Empty if no row has parts."""
     replaced: list[float] | list[str] = []
     """Labels before, of rows that are learned again; NaN, or an empty text, for others. Empty if
     there are none."""
@@ -68,8 +69,6 @@ class ListedRows(msgspec.Struct):
 
 Rows = ListedRows | Batch
 _NO_INPUTS: Mapping[int, float] = {}
-
-_NO_LOSSES = (Batch.UNLABELLED, Batch.UNLABELLED, Batch.UNLABELLED)
 
 
 def as_batch(pieces: Sequence[Rows]) -> Batch:
@@ -97,10 +96,8 @@ def as_batch(pieces: Sequence[Rows]) -> Batch:
             )
             if any(piece.served_scores for piece in listed)
             else [],
-            served_losses=list(
-                flat(piece.served_losses or [_NO_LOSSES] * len(piece) for piece in listed)
-            )
-            if any(piece.served_losses for piece in listed)
+            served_parts=list(flat(piece.served_parts or [()] * len(piece) for piece in listed))
+            if any(piece.served_parts for piece in listed)
             else [],
             replaced=_joined_replaced(listed),
         )
@@ -128,9 +125,10 @@ def _as_arrays(rows: Rows) -> Batch:
         np.array(rows.weights, np.float64),
     )
     if rows.served_scores:  # read from the store, whose data may be damaged: check again
-        losses = np.array(rows.served_losses, np.float64) if rows.served_losses else None
+        columns_of_parts = [np.array([parts]) for parts in rows.served_parts]
+        parts = joined_parts(columns_of_parts, [1] * len(columns_of_parts))
         scores = np.array(rows.served_scores, np.float64)
-        return Batch(*columns, rows.dim, classes, scores, losses, replaced)
+        return Batch(*columns, rows.dim, classes, scores, parts, replaced)
     return Batch.of_checked(*columns, rows.dim, classes)
 
 

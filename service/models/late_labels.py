@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -76,6 +76,9 @@ class Label:
     def fingerprint(self) -> bytes:
         return hashlib.sha256(packed_label(self.y)).digest()[:16]
 
+
+Kept: TypeAlias = "ClassScores | Floats"
+"""What consecutive rows keep besides their scores: the scores of all classes, or `served_parts`."""
 
 ServedClasses = tuple[Floats, Sequence[str], int]
 """Scores (K,) of the classes, the classes, and the index of the best one; -1 for none."""
@@ -149,14 +152,14 @@ class ServedRows(NamedTuple):
     """Rows with ids, and what the state at `seq` made of them.
 
     columns  the rows as the learner saw them; None unless columns depend on earlier rows
-    classes  of a multiclass model, the scores of all classes of consecutive rows
+    kept     what consecutive rows keep besides their scores
     """
 
     rows: ListedRows
     scores: Sequence[float]
     seq: int
     columns: Batch | None = None
-    classes: "Sequence[ClassScores]" = ()
+    kept: Sequence[Kept] = ()
 
     def waiting(self, wait: Wait) -> list[NewPendingRow]:
         """The rows as they are stored. With the columns as served, they keep their inputs."""
@@ -165,7 +168,13 @@ class ServedRows(NamedTuple):
         if self.columns is not None:
             entries = _with_inputs(self.columns, rows)
         indptr, indices, values = entries
-        class_scores = [part for one in self.classes for part in _encoded_classes(one)]
+        parts = [part for one in self.kept if isinstance(one, np.ndarray) for part in one]
+        class_scores = [
+            part
+            for one in self.kept
+            if not isinstance(one, np.ndarray)
+            for part in _encoded_classes(one)
+        ]
         return [
             NewPendingRow(
                 make_key(KeyKind.LABEL, rows.ids[row]),
@@ -176,6 +185,7 @@ class ServedRows(NamedTuple):
                     weights=rows.weights[row : row + 1],
                     served_scores=[self.scores[row]],
                     served_seqs=[seq],
+                    served_parts=[parts[row]] if parts else None,
                     names=rows.names_of(row, row + 1),
                 )
                 + (class_scores[row] if class_scores else b""),
@@ -214,7 +224,8 @@ async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wai
     Raises Problem 409 if there are too many classes, ModelChanged, TooManyPendingRows, and what the
     store raises.
     """
-    if served.classes and len(served.classes[0].classes) > MAX_SERVED_CLASSES:
+    classes = getattr(served.kept[0], "classes", ()) if served.kept else ()
+    if len(classes) > MAX_SERVED_CLASSES:
         raise _cannot_wait(model, f"it has more than {MAX_SERVED_CLASSES} classes")
     is_short = len(served.rows) <= INLINE_ROWS
     if served.columns is None:
@@ -357,10 +368,11 @@ def request_of(
     if key is not None:
         parts.append(Part(encode_opening(key, fingerprint), 0, key, fingerprint))
     for number, (label, (row, classes)) in enumerate(zip(labels, labelled_rows, strict=True)):
-        losses = None
+        served_parts: Any = row.served_parts
         if classes is not None and isinstance(label.y, str):
-            losses = as_served.losses_of_classes(*classes, label.y)
-            rows.served_losses.append(losses)
+            served_parts = [as_served.losses_of_classes(*classes, label.y)]
+        if served_parts is not None:
+            rows.served_parts.append(tuple(served_parts[0]))
         columns: Any = (row.indptr, row.indices, row.values, [label.y])
         mark, continues = label.fingerprint, key is not None
         body = encode_rows(
@@ -368,7 +380,7 @@ def request_of(
             weights=row.weights,
             served_scores=row.served_scores,
             served_seqs=row.served_seqs,
-            served_losses=None if losses is None else [losses],
+            served_parts=served_parts,
             names=row.names,
             key=label.key,
             fingerprint=mark,

@@ -132,7 +132,7 @@ def as_batch(rows: Rows, dim: int) -> Batch:
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
     labels, replaced, classes = label_columns(rows.labels, rows.replaced)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
-    served = rows.served_scores, rows.served_losses
+    served = rows.served_scores, rows.served_parts
     return Batch.of_columns(*columns, dim, classes, *served, replaced)
 
 

@@ -70,10 +70,10 @@ class AsServed:
     def _put_classes(self, batch: Batch, outcome: Outcome) -> Outcome:
         """As `put`. A row that was a mistake has no predicted class."""
         assert batch.served is not None
-        if batch.served_losses is None or outcome.predicted is None:
+        if batch.served_parts is None or outcome.predicted is None:
             return outcome
         put = np.isfinite(batch.served) & ~outcome.rejected
-        losses, log_losses, mistakes = batch.served_losses.T
+        losses, log_losses, mistakes = batch.served_parts.T
         class_index = {name: index for index, name in enumerate(outcome.classes)}
         indices = np.array([class_index.get(name, -1) for name in batch.classes], np.int64)
         labels = indices[np.where(put, batch.labels, 0.0).astype(np.int64)]

@@ -9,6 +9,7 @@ stack_kernels.py        kernels: a member that combines the others
 logistic_roots.py       kernels: the logistic dual steps of all members at once
 single_member.py        members that learn separately
 weighting_state.py       shares, calibration, losses; kernels in weighting_kernels.py
+late_rule.py            a second set of shares, after late labels; kernel in late_kernels.py
 confidence_sequence.py  comparison of two members
 retained_rows.py        rows that a new member is trained on
 """

@@ -8,7 +8,8 @@ row is reset, without effect on the others.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.online.table_learner import sigmoids
 from dualstream.solvers.portfolio.confidence_sequence import compare
 from dualstream.solvers.portfolio.contributions import mixed_contributions
+from dualstream.solvers.portfolio.late_rule import LateRule, first_late, late_parts, served_parts
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
 from dualstream.solvers.portfolio.presets import Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
@@ -80,6 +82,8 @@ class Portfolio:
         self._wild = WildLabels()
         self._before: Rule | None = None
         """The rule before the wild labels that it follows now."""
+        self._late: LateRule | None = None
+        """The second rule, from the first late label on."""
         self._rows = RetainedRows(self._dim, spec["retain"])
         self._samples = 0
         self._promoted: str | None = None
@@ -119,13 +123,17 @@ class Portfolio:
             rows = batch if n <= _PIECE else batch[first:last]
             if classes:
                 part = None if outer_scores is None else outer_scores[first:last]
-                out = self._members.learn(rows, self._rule, part)
-                self._rows.add(rows)
+                out = self._learn_run(rows, part)
             else:
                 out = self._learn_numbers(rows)
             columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
-        self._samples += n
         return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
+
+    def served_parts(self, batch: Batch) -> Floats:
+        """What rows keep while they wait for their labels, (n, K + 4): see late_kernels.py."""
+        batch.check_width(self._dim)
+        scores = self._members.predict(batch)
+        return served_parts(self._members.names, self._samples, self._rule, self._late, scores)
 
     def _learn_numbers(self, rows: Batch) -> Floats:
         """Learn rows whose labels are numbers; see wild_labels.py."""
@@ -154,15 +162,31 @@ class Portfolio:
             done = end
         return out
 
-    def _learn_run(self, rows: Batch) -> Floats:
+    def _learn_run(self, rows: Batch, outer_scores: Floats | None = None) -> Floats:
+        """Learn rows by the members, and count them in both rules."""
+        parts = late_parts(rows, self._members.names)
+        if parts is not None and self._late is None and self._before is None:
+            if (first := first_late(parts)) > 0:
+                runs = rows[:first], rows[first:]
+                return np.concatenate([self._learn_run(run) for run in runs])
+            self._late = LateRule.after(self._rule, self.spec["eta"])
+        out, raw = self._members.learn(rows, self._rule, outer_scores)
+        if self._mixing is not None:
+            self._mixing.count(raw, parts, self._samples, rows, out)
         self._rows.add(rows)
-        return self._members.learn(rows, self._rule)
+        self._samples += len(rows)
+        return out
+
+    @property
+    def _mixing(self) -> LateRule | None:
+        """The second rule, unless the first one follows wild labels."""
+        return self._late if self._before is None else None
 
     def _follow(self, rows: Batch) -> Floats:
         """Let the rule follow rows with wild labels, which no member learns."""
         if self._before is None:
-            self._before = self._new_rule(self._members.members)
-            self._before.restore(self._rule.state())
+            self._before = self._rule.copy()
+        self._samples += len(rows)
         return self._rule.count(self._members.predict(rows), rows.labels, rows.weights)
 
     def _return(self) -> None:
@@ -181,7 +205,9 @@ class Portfolio:
     def predict(self, batch: Batch, outer_scores: Floats | None = None) -> Floats:
         """See Learner: log odds of classes; given (n, S) as in `learn`."""
         batch.check_width(self._dim)
-        return self._rule.mix(self._members.predict(batch, outer_scores))
+        scores = self._members.predict(batch, outer_scores)
+        first = self._rule.mix(scores)
+        return first if self._mixing is None else self._mixing.mix(first, scores)
 
     def explain(self, row: Batch, outer_scores: Floats | None = None) -> Explanation:
         """See protocols/explanation.py, and contributions.py of this package.
@@ -191,6 +217,11 @@ class Portfolio:
         row.check_width(self._dim)
         scores, bases, features, parts = self._members.explain(row, outer_scores)
         score, base, contributions = mixed_contributions(self._rule, scores, bases, parts)
+        if (late := self._mixing) is not None:
+            second = mixed_contributions(late.rule, scores, bases, parts)
+            score, base, contributions = late.mix_contributions(
+                (score, base, contributions), second
+            )
         return Explanation.of(score, base, features, contributions)
 
     def probabilities(self, scores: Floats) -> Floats | None:
@@ -215,7 +246,7 @@ class Portfolio:
     @property
     def heaviest(self) -> str:
         """The member with weights that has the largest share; one without if all are."""
-        shares = self._rule.shares
+        shares = self._shares_of_members()
         shares[[not has_weights(member) for member in self._members.members]] -= 1.0
         return str(self._members.names[int(np.argmax(shares))])
 
@@ -245,10 +276,24 @@ class Portfolio:
 
     def members(self) -> list[MemberView]:
         """See MemberLearner."""
+        shares, resets = self._shares_of_members(), self._rule.resets
         return [
-            self._rule.view(index, member, self._members.has_certificate(index))
+            replace(
+                self._losses_of_members().view(index, member, self._members.has_certificate(index)),
+                weight=float(shares[index]),
+                resets=int(resets[index]),
+            )
             for index, member in enumerate(self._members.members)
         ]
+
+    def _shares_of_members(self) -> Floats:
+        """(K,): the shares in the prediction."""
+        late, shares = self._mixing, self._rule.shares
+        return shares if late is None else shares + late.share * (late.rule.shares - shares)
+
+    def _losses_of_members(self) -> Rule:
+        """The rule that has the members' losses as they were served."""
+        return self._rule if self._late is None else self._late.rule
 
     @property
     def promoted(self) -> str | None:
@@ -260,7 +305,7 @@ class Portfolio:
         indices = self._index_of(a), self._index_of(b)
         if a == b:
             raise MemberError(f"cannot compare {a!r} with itself")
-        rows, total, squares = self._rule.difference(*indices)
+        rows, total, squares = self._losses_of_members().difference(*indices)
         return compare(a, b, rows, total, squares, self._rule.most, level)
 
     def member_certificate(self, name: str) -> Certificate | None:
@@ -295,7 +340,10 @@ class Portfolio:
         """See served_form: the mixture of all active members."""
         members = self._members
         forms = [members.form(index) for index in range(len(members.names))]
-        return self._rule.form(members.names, forms, self._dim)
+        form = self._rule.form(members.names, forms, self._dim)
+        if (late := self._mixing) is None:
+            return form
+        return late.form(form, late.rule.form(members.names, forms, self._dim))
 
     def member_form(self, name: str) -> Form:
         """See MemberLearner."""
@@ -343,7 +391,7 @@ class Portfolio:
         rows = self._rows.rows()
         self._return()
         self._members, scores, resets = self._members.joined(member, self.spec, rows)
-        self._rule = self._rule.joined(member, scores, rows, resets)
+        self._change_rules(lambda rule: rule.joined(member, scores, rows, resets))
         name: str = member["name"]
         return name
 
@@ -360,7 +408,12 @@ class Portfolio:
         self._return()
         index = self._index_of(name)
         self._members = self._members.without(index)
-        self._rule = self._rule.without(index)
+        self._change_rules(lambda rule: rule.without(index))
+
+    def _change_rules(self, change: Callable[[Rule], Rule]) -> None:
+        self._rule = change(self._rule)
+        if self._late is not None:
+            self._late = self._late.with_rule(change(self._late.rule))
 
     def _check_not_promoted(self) -> None:
         if self._promoted is not None:
@@ -379,7 +432,8 @@ class Portfolio:
         if self._promoted is not None:
             self.demote()
         self._return()
-        self._rule.promote(index)
+        for rule in self._rules():
+            rule.promote(index)
         self._promoted = name
 
     def demote(self) -> None:
@@ -387,8 +441,12 @@ class Portfolio:
         if self._promoted is None:
             raise MemberError("no member is promoted")
         self._return()
-        self._rule.demote()
+        for rule in self._rules():
+            rule.demote()
         self._promoted = None
+
+    def _rules(self) -> list[Rule]:
+        return [self._rule] if self._late is None else [self._rule, self._late.rule]
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -405,6 +463,8 @@ class Portfolio:
             parts["wild"] = self._wild
         if self._before is not None:
             parts["before"] = self._before
+        if self._late is not None:
+            parts["late"] = self._late
         for owner, part in parts.items():
             state |= {f"{owner}.{name}": array for name, array in part.state().items()}
         return state
@@ -429,10 +489,14 @@ class Portfolio:
             parts["before"] = before = self._new_rule(members.members)
         for owner, part in parts.items():
             part.restore(_under(f"{owner}.", state))
+        late = None
+        if "late.lead" in state:
+            late = LateRule.after(rule, self.spec["eta"])
+            late.restore(_under("late.", state))
         active = [name for index, name in enumerate(members.names) if rule.is_active(index)]
         if active != (members.names if promoted is None else [promoted]):
             raise CorruptState("the promoted member does not match the active members")
-        self._members, self._rule, self._rows = members, rule, rows
+        self._members, self._rule, self._late, self._rows = members, rule, late, rows
         self._wild, self._before = wild, before
         self._samples, self._promoted = int(state["samples"]), promoted
 

@@ -119,8 +119,11 @@ class MemberSet:
 
     # -- learning and scoring --------------------------------------------------------------------
 
-    def learn(self, batch: Batch, rule: Rule, outer_scores: Floats | None = None) -> Floats:
-        """Learn rows with labels -1 and 1 by all active members; score and loss, (n, 2).
+    def learn(
+        self, batch: Batch, rule: Rule, outer_scores: Floats | None = None
+    ) -> tuple[Floats, Floats]:
+        """Learn rows with labels -1 and 1 by all active members; the outputs of the rule for each
+        row, (n, N_OUT), and the raw scores of all members, (n, K).
 
         given (n, S): the scores of the shared members, if there are any.
         """
@@ -133,7 +136,7 @@ class MemberSet:
                 scores[:, index], rows = member.learn(batch)
                 resets += [(row, index) for row in rows]
         if not resets:
-            return self._apply(batch, scores, rule)
+            return self._apply(batch, scores, rule), scores
         parts, done = [], 0
         for row, index in sorted(resets):
             if row >= done:
@@ -141,7 +144,7 @@ class MemberSet:
                 done = row + 1
             rule.reset_member(index)
         parts.append(self._apply(batch[done:], scores[done:], rule))
-        return np.concatenate(parts)
+        return np.concatenate(parts), scores
 
     def _apply(self, batch: Batch, scores: Floats, rule: Rule) -> Floats:
         """Apply the weighting rule to rows, given the scores (n, K) of the separate members."""

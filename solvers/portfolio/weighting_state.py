@@ -100,6 +100,12 @@ class Rule:
         shares: Floats = self.r[V].copy()
         return shares
 
+    @property
+    def resets(self) -> Floats:
+        """(K,): how often each member was reset."""
+        resets: Floats = self.r[_rule.RESETS]
+        return resets
+
     def is_active(self, index: int) -> bool:
         """Whether the member learns; only the promoted one does while one is promoted."""
         return bool(self.r[IS_ACTIVE, index])
@@ -120,6 +126,15 @@ class Rule:
             scores, self.classes, self.roles, self.r, self.g, self.stack, self.scratch, out
         )
         return out
+
+    def copy(self) -> "Rule":
+        """A rule of the same state."""
+        eta, share = float(self.g[ETA]), float(self.g[SHARE])
+        other = Rule([{}] * self.size, eta, share, classes=self.classes)
+        other.roles[:] = self.roles
+        other._start_stack()
+        other.restore(self.state())
+        return other
 
     def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
         """See served_form: the function `mix` for members with these forms (None: a prior)."""

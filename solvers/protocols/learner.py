@@ -186,6 +186,16 @@ def as_served(learner: Any, batch: Batch) -> Batch | None:
     return None if ask is None else cast(Batch, ask(batch))
 
 
+def served_parts(learner: Any, batch: Batch) -> Floats | None:
+    """What rows (n, m) keep besides their scores while they wait for their labels.
+
+    Asks the learner's method of this name; None for a learner without it. A row brings it back with
+    its label as `Batch.served_parts`.
+    """
+    ask = getattr(learner, "served_parts", None)
+    return None if ask is None else cast(Floats, ask(batch))
+
+
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:
     """The arrays whose names begin with `prefix`, without it."""
     return {

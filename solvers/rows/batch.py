@@ -26,6 +26,7 @@ from dualstream.solvers.jit import (
     kernel,
 )
 from dualstream.solvers.rows.scalar import sort_row
+from dualstream.solvers.rows.served_parts import joined_parts
 from dualstream.solvers.rows.shared_ones import are_shared_ones
 from dualstream.solvers.rows.text import libsvm
 from dualstream.solvers.rows.text.libsvm import BadLine
@@ -75,8 +76,9 @@ class Batch:
     """If not empty, each label is an index into `classes`, the names of the rows' classes."""
     served: Floats | None = None
     """(n,): scores that rows with late labels were served with; NaN for other rows."""
-    served_losses: Floats | None = None
-    """(n, 3), of classes: loss, log-loss and mistake (1 or 0) of these rows as they were served."""
+    served_parts: Floats | None = None
+    """(n, m): what else these rows kept when they were served; NaN for other rows. Of classes:
+    loss, log-loss and mistake (1 or 0). Of a portfolio: see portfolio/late_kernels.py."""
     replaced: Floats | None = None
     """(n,): of rows that are learned again with another label, the label before; else NaN."""
 
@@ -91,11 +93,11 @@ class Batch:
             ("labels", _FLOAT64, (n,)),
             ("weights", _FLOAT64, (n,)),
             ("served", _FLOAT64, (n,)),
-            ("served_losses", _FLOAT64, (n, 3)),
+            ("served_parts", _FLOAT64, (n, _width(self.served_parts))),
             ("replaced", _FLOAT64, (n,)),
         ):
             array = getattr(self, name)
-            if array is None and name in ("served", "served_losses", "replaced"):
+            if array is None and name in ("served", "served_parts", "replaced"):
                 continue
             column = _column(array, dtype)
             if (column.ndim != 1 and shape is None) or (
@@ -151,7 +153,7 @@ class Batch:
             self.dim,
             self.classes,
             None if self.served is None else self.served[start:stop],
-            None if self.served_losses is None else self.served_losses[start:stop],
+            None if self.served_parts is None else self.served_parts[start:stop],
             None if self.replaced is None else self.replaced[start:stop],
         )
 
@@ -172,7 +174,7 @@ class Batch:
             self.dim,
             self.classes,
             None if self.served is None else self.served[indices],
-            None if self.served_losses is None else self.served_losses[indices],
+            None if self.served_parts is None else self.served_parts[indices],
             None if self.replaced is None else self.replaced[indices],
         )
 
@@ -190,7 +192,7 @@ class Batch:
         if classes:
             _check_classes(column, classes)
         columns = (self.indptr, self.indices, self.values, column, self.weights)
-        return Batch.of_checked(*columns, self.dim, classes, self.served, self.served_losses)
+        return Batch.of_checked(*columns, self.dim, classes, self.served, self.served_parts)
 
     def with_rows(self, indptr: Ints, indices: Indices, values: Floats, dim: int) -> "Batch":
         """Other entries with the same labels and weights. Entries are not checked or copied.
@@ -198,7 +200,7 @@ class Batch:
         `replaced` goes: only the history needs it, which is the first stage of a learner.
         """
         columns = (indptr, indices, values, self.labels, self.weights)
-        return Batch.of_checked(*columns, dim, self.classes, self.served, self.served_losses)
+        return Batch.of_checked(*columns, dim, self.classes, self.served, self.served_parts)
 
     @classmethod
     def of_checked(
@@ -211,7 +213,7 @@ class Batch:
         dim: int,
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
-        served_losses: Floats | None = None,
+        served_parts: Floats | None = None,
         replaced: Floats | None = None,
     ) -> "Batch":
         """Batch of arrays that the caller has already checked against the form above."""
@@ -224,7 +226,7 @@ class Batch:
         _put_dim(batch, dim)
         _put_classes(batch, classes)
         _put_served(batch, served)
-        _put_served_losses(batch, served_losses)
+        _put_served_parts(batch, served_parts)
         _put_replaced(batch, replaced)
         return batch
 
@@ -239,7 +241,7 @@ class Batch:
         dim: int,
         classes: tuple[str, ...] = (),
         served: Floats | None = None,
-        served_losses: Floats | None = None,
+        served_parts: Floats | None = None,
         replaced: Floats | None = None,
     ) -> "Batch":
         """Batch of arrays whose types and lengths are right; their values are checked here.
@@ -247,7 +249,7 @@ class Batch:
         Raises InvalidRow.
         """
         columns = (indptr, indices, values, labels, weights)
-        batch = cls.of_checked(*columns, dim, classes, served, served_losses, replaced)
+        batch = cls.of_checked(*columns, dim, classes, served, served_parts, replaced)
         batch._check_numbers()
         return batch
 
@@ -279,7 +281,7 @@ class Batch:
             dim,
             classes,
             _joined_served([batch.served for batch in batches], batches),
-            _joined_served([batch.served_losses for batch in batches], batches, (3,)),
+            joined_parts([batch.served_parts for batch in batches], [len(b) for b in batches]),
             replaced,
         )
 
@@ -410,7 +412,7 @@ _NO_VALUES = np.empty(0)
     _put_dim,
     _put_classes,
     _put_served,
-    _put_served_losses,
+    _put_served_parts,
     _put_replaced,
 ) = (vars(Batch)[name].__set__ for name in Batch.__slots__)
 
@@ -424,14 +426,16 @@ def _check_classes(labels: Floats, classes: tuple[str, ...]) -> None:
         raise InvalidRow(row, f"label {labels[row]!r} is not an index into {len(classes)} classes")
 
 
-def _joined_served(
-    columns: Sequence[Floats | None], batches: Sequence[Batch], shape: tuple[int, ...] = ()
-) -> Floats | None:
+def _width(parts: Floats | None) -> int:
+    return parts.shape[1] if parts is not None and parts.ndim == 2 else 0
+
+
+def _joined_served(columns: Sequence[Floats | None], batches: Sequence[Batch]) -> Floats | None:
     if all(column is None for column in columns):
         return None
     return np.concatenate(
         [
-            np.full((len(batch), *shape), np.nan) if column is None else column
+            np.full(len(batch), np.nan) if column is None else column
             for column, batch in zip(columns, batches, strict=True)
         ]
     )

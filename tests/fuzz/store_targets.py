@@ -113,7 +113,7 @@ def record(data: bytes) -> None:
             encode_opening(header.key, header.fingerprint)
 
 
-_COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs", "served_losses", "names")
+_COLUMNS = ("labels", "weights", "ids", "served_scores", "served_seqs", "served_parts", "names")
 
 
 def _usual(rows: Rows) -> Rows:
@@ -123,7 +123,7 @@ def _usual(rows: Rows) -> Rows:
     return Rows(
         *(rows.indptr, rows.indices, rows.values, rows.labels, None, rows.ids),
         *(rows.served_scores, rows.served_seqs, rows.names),
-        served_losses=rows.served_losses,
+        served_parts=rows.served_parts,
     )
 
 
@@ -132,7 +132,7 @@ def check_rows(rows: Rows) -> None:
     assert rows.indptr[0] == 0 and rows.indptr[-1] == len(rows.indices) == len(rows.values)
     assert (np.diff(rows.indptr) >= 0).all()
     assert not len(rows.indices) or rows.indices.min() >= 0
-    for name in ("labels", "weights", "ids", "served_scores", "served_seqs", "served_losses"):
+    for name in ("labels", "weights", "ids", "served_scores", "served_seqs", "served_parts"):
         column = getattr(rows, name)
         assert column is None or len(column) == len(rows)
 

@@ -12,6 +12,7 @@ from google_crc32c import value as crc32c
 
 from dualstream.service.journal.record import format as f
 from dualstream.service.journal.record.parts import Parts, find_parts
+from dualstream.solvers.rows.served_parts import joined_parts
 from dualstream.solvers.rows.shared_ones import shared_ones
 
 
@@ -191,9 +192,7 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
         reader.array(f.FLOAT64, count).astype(np.float64) if columns & f.SERVED_SCORE else None,
         reader.array(f.INT64, count).astype(np.int64) if columns & f.SERVED_SEQ else None,
         _names(reader) if columns & f.NAMES else (),
-        served_losses=reader.array(f.FLOAT64, 3 * count).astype(np.float64).reshape(-1, 3)
-        if columns & f.SERVED_LOSSES
-        else None,
+        served_parts=_served_parts(reader, count) if columns & f.SERVED_PARTS else None,
         replaced=replaced,
     )
 
@@ -244,6 +243,11 @@ def _classes(reader: _Reader, count: int) -> list[str]:
     return [classes[number] for number in numbers.tolist()]
 
 
+def _served_parts(reader: _Reader, count: int) -> npt.NDArray[np.float64]:
+    width = reader.number(1)
+    return reader.array(f.FLOAT64, width * count).astype(np.float64).reshape(count, width)
+
+
 def _names(reader: _Reader) -> tuple[tuple[int, str], ...]:
     count = reader.number(4)
     indices = _checked_indices(reader.array(f.UNSIGNED[2], count))
@@ -289,7 +293,7 @@ def _checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def _merged_rows(runs: list[f.Rows]) -> f.Rows:
     """Concatenate rows with the same kind of label; missing columns get their default.
 
-    Defaults: weight 1, id empty, served score, losses and replaced label NaN, served seq -1.
+    Defaults: weight 1, id empty, served score, parts and replaced label NaN, served seq -1.
     """
     if len(runs) == 1:
         return runs[0]
@@ -308,7 +312,7 @@ def _merged_rows(runs: list[f.Rows]) -> f.Rows:
         _joined([rows.served_seqs for rows in runs], runs, -1),
         tuple(pair for rows in runs for pair in rows.names),
         _joined_name_starts(runs),
-        _joined([rows.served_losses for rows in runs], runs, np.nan, (3,)),
+        joined_parts([rows.served_parts for rows in runs], [len(rows) for rows in runs]),
         _joined_replaced(runs),
     )
 
@@ -344,15 +348,13 @@ def _joined_ids(runs: list[f.Rows]) -> list[str] | None:
     return [text for rows in runs for text in rows.ids or [""] * len(rows)]
 
 
-def _joined(
-    columns: list[Any], runs: list[f.Rows], default: float, shape: tuple[int, ...] = ()
-) -> Any:
+def _joined(columns: list[Any], runs: list[f.Rows], default: float) -> Any:
     if all(column is None for column in columns):
         return None
     dtype = np.int64 if isinstance(default, int) else np.float64
     return np.concatenate(
         [
-            np.full((len(rows), *shape), default, dtype) if column is None else column
+            np.full(len(rows), default, dtype) if column is None else column
             for column, rows in zip(columns, runs, strict=True)
         ]
     )

@@ -33,7 +33,7 @@ def encode_rows(
     ids: Sequence[str] | None = None,
     served_scores: Floats | None = None,
     served_seqs: Ints | None = None,
-    served_losses: Sequence[Sequence[float]] | npt.NDArray[np.float64] | None = None,
+    served_parts: Sequence[Sequence[float]] | npt.NDArray[np.float64] | None = None,
     replaced: Floats | Sequence[str] | None = None,
     names: Sequence[tuple[int, str]] = (),
     key: bytes | None = None,
@@ -52,9 +52,10 @@ def encode_rows(
         kind, column = _rare(ids, served_scores, served_seqs, names)
         columns |= kind
         content.append(column)
-    if served_losses is not None:
-        columns |= f.SERVED_LOSSES
-        content.append(np.asarray(served_losses, f.FLOAT64).tobytes())
+    if served_parts is not None:
+        columns |= f.SERVED_PARTS
+        parts = np.asarray(served_parts, f.FLOAT64)
+        content.append(_byte(parts.shape[1]) + parts.tobytes())
     return _part(0, columns, len(indptr) - 1, content, key, fingerprint, continues)
 
 

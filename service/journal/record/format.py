@@ -31,7 +31,8 @@ the bytes identifies the rows.
       13    served seq   int64 each
       14    names        u32 m, m u32 indices, text list of m; each index is of a feature of
                          the rows, and the name belongs to the first row that has it
-      15    served losses of classes: loss, log-loss and mistake (1 or 0), float64 each, of each row
+      15    served parts: u8 m, m float64 of each row; of classes the loss, log-loss and mistake
+                         (1 or 0) as served, of a portfolio the scores of its members
     Indices count from 0. float32 is used if it is exact. Each column takes the first kind
     that fits all its numbers; row lengths take 3 if more than 4 rows have equal length.
 
@@ -72,7 +73,7 @@ LENGTHS_SHIFT, INDICES_SHIFT, VALUES_SHIFT, LABELS_SHIFT, WEIGHTS_SHIFT = 0, 2, 
 LENGTHS_EQUAL, INDICES_RUN = 3, 3
 LABELS_BITS, LABELS_FLOAT32, LABELS_FLOAT64, LABELS_CLASSES, LABELS_REPLACING = 1, 2, 3, 4, 5
 IDS, SERVED_SCORE, SERVED_SEQ, NAMES = 1 << 11, 1 << 12, 1 << 13, 1 << 14
-SERVED_LOSSES = 1 << 15
+SERVED_PARTS = 1 << 15
 TEXT_COLUMNS = IDS | NAMES
 
 UNSIGNED: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"))
@@ -151,7 +152,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     weights (n,) float64; None if all are 1
     ids     n texts, empty for rows without an id
     served_scores (n,) float64       served_seqs (n,) int64
-    served_losses (n, 3) float64, of classes: loss, log-loss, mistake
+    served_parts  (n, m) float64, as in Batch
     names   (index, name) pairs of new features
     name_starts   first row of the part that brings each name; empty if all rows are one part
     replaced      labels before, of rows that are learned again; NaN, or an empty text, for others
@@ -167,7 +168,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     served_seqs: npt.NDArray[np.int64] | None = None
     names: tuple[tuple[int, str], ...] = ()
     name_starts: tuple[int, ...] = ()
-    served_losses: npt.NDArray[np.float64] | None = None
+    served_parts: npt.NDArray[np.float64] | None = None
     replaced: npt.NDArray[np.float64] | list[str] | None = None
 
     def __len__(self) -> int:

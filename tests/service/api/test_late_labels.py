@@ -148,6 +148,51 @@ def test_portfolios_count_what_was_served_too(model, given):
     assert got["mistakes"] == (None if given else 1)
 
 
+@pytest.mark.parametrize("options", [{}, {"task": "regression"}])
+def test_late_labels_weigh_members_alike_on_every_worker(late, serve, store, options):
+    spec = options | {"algorithm": "portfolio", "features": {"kind": "indexed", "dim": 5}}
+    late.delete("/models/m")
+    assert late.put("/models/m", json=spec).status_code == 201
+    learn(late, 30)
+    remember(late, *"abcdef")
+    learn(late, 30, y=0)
+    shares = [one["weight"] for one in late.get("/models/m/members").json()["members"]]
+    removed = late.get("/models/m/members").json()["members"][1]["name"]
+    other = serve(store=store)
+    assert label(late, ("c", 1), ("a", 0)).json()["learned"] == 2
+    served = [one["weight"] for one in late.get("/models/m/members").json()["members"]]
+    assert served != shares
+    # These rows were served by one member more: one request has both kinds.
+    assert late.delete(f"/models/m/members/{removed}").status_code == 204
+    remember(late, "g")
+    assert label(other, ("b", 1), ("g", 0)).json()["learned"] == 2
+    wait_until(lambda: state(late)["seq"] == state(other)["seq"])
+    assert state(late) == state(other) == state(serve(store=store))
+
+
+def test_rows_of_portfolios_with_a_history_keep_their_scores(late, serve, store):
+    spec = {
+        "features": {"kind": "hashed", "bits": 10},
+        "members": "eight",
+        "columns": {"label": "y", "id": "tx", "types": {"card": "category", "amount": "number"}},
+        "history": [{"by": "card", "of": "amount", "stats": ["mean"], "half_life": [10]}],
+    }
+    assert late.put("/models/h", json=spec).status_code == 201
+    rows = [{"card": f"c{n % 3}", "amount": n + 1.0, "y": n % 2} for n in range(12)]
+    late.post("/models/h/learn", json=rows).raise_for_status()
+    sample = {"card": "c1", "amount": 5.0, "tx": "t1"}
+    late.post("/models/h/predict?remember=true", json=sample).raise_for_status()
+    late.post("/models/h/learn", json=rows).raise_for_status()
+    assert late.post("/models/h/labels", json={"id": "t1", "y": 1}).json()["learned"] == 1
+    learner = late.portal.call(late.app._registry.get, "h").replica.learner
+    assert "core.late.lead" in learner.state()
+    digests = [
+        client.get("/models/h?digest=true").json()["state_digest"]
+        for client in (late, serve(store=store))
+    ]
+    assert digests[0] == digests[1]
+
+
 def test_a_prediction_changes_no_state_and_writes_only_when_it_is_to_remember(late):
     learn(late, 5)
     before = state(late)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -177,6 +178,17 @@ def test_models_that_learned_few_rows_are_exported(name):
         if algorithm == "boosted" and task != "multiclass":
             got = in_xgboost(learner).predict(xgboost.DMatrix(X[:50]), output_margin=True)
             assert_same(got, learner.predict(batch_of(X[:50])), 1e-6)
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_onnx_has_both_rules_of_a_portfolio_with_late_labels(task):
+    learner, batch = trained(spec_of("full", task), 500), batch_of(X)
+    kept = {"served": learner.predict(batch), "served_parts": learner.served_parts(batch)}
+    learner.learn(replace(batch.with_labels(np.where(X[:, 0] > 0.0, 1.0, -1.0)), **kept))
+    first, second = learner.served_parts(batch)[:, 2:4].T
+    assert np.abs(first - second).max() > 1e-3
+    learner._late._lead[0] = 1.0
+    assert_same(in_onnx(learner, X), learner.predict(batch))
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])

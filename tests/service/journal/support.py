@@ -24,7 +24,7 @@ async def check_audit(journal: Journal, model: str) -> None:
 
 
 COLUMNS = (
-    "labels", "weights", "ids", "served_scores", "served_seqs", "served_losses", "replaced",
+    "labels", "weights", "ids", "served_scores", "served_seqs", "served_parts", "replaced",
 )  # fmt: skip
 singles = st.floats(width=32)
 
@@ -78,8 +78,8 @@ def each_row(content) -> list:
                 "nan" if content.served_scores is None else repr(content.served_scores[row].item()),
                 -1 if content.served_seqs is None else content.served_seqs[row].item(),
                 repr([math.nan] * 3)
-                if content.served_losses is None
-                else repr(content.served_losses[row].tolist()),
+                if content.served_parts is None
+                else repr(content.served_parts[row].tolist()),
                 None
                 if isinstance(content.labels, list) or content.labels is None
                 else "nan"

@@ -76,7 +76,7 @@ def rows(draw) -> Rows:
             st.none() | exactly(count, st.integers(-(2**63), 2**63 - 1)).map(np.array)
         ),
         names=tuple(draw(st.lists(st.tuples(st.integers(0, 2**31 - 1), texts), max_size=3))),
-        served_losses=draw(
+        served_parts=draw(
             st.none() | exactly(3 * count, doubles).map(lambda of: np.array(of).reshape(-1, 3))
         ),
         replaced=replaced
