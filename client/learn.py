@@ -132,11 +132,21 @@ class LearnMethods(RowMethods, Generic[Samples]):
 
     @method
     def learn_labels(
-        self, model: str, labels: Mapping[str | int, Any], *, key: str | None = None
+        self,
+        model: str,
+        labels: Mapping[str | int, Any],
+        *,
+        revise: bool = False,
+        key: str | None = None,
     ) -> Call[Learned]:
-        """Learn the labels of rows from `predict_and_remember`, by their ids."""
+        """Learn the labels of rows from `predict_and_remember`, by their ids.
+
+        revise  keep the rows in the store, and let a label replace an earlier one, if that was sent
+                with `revise`, too
+        """
         path, headers = model_path(model, "labels"), with_key(key or new_key())
-        return Call("POST", path, Learned, {}, headers, labels_body(labels))
+        query = query_of(revise=revise)
+        return Call("POST", path, Learned, query, headers, labels_body(labels))
 
     @method
     def label_lines(self, model: str, labels: Sequence[bytes]) -> Call[Learned]:

@@ -88,10 +88,12 @@ class PredictMethods(Methods):
         names: Sequence[str] | None = None,
         default_label: Any = None,
         default_after_s: float | None = None,
+        revise: bool = False,
     ) -> Steps[PredictedMany]:
         """Score rows, and keep them in the store under their ids until `learn_labels`.
 
-        A row whose label does not arrive within `default_after_s` learns `default_label`.
+        A row whose label does not arrive within `default_after_s` learns `default_label`; with
+        `revise`, labels with `revise` may replace that one.
         """
         try:
             label = plain(default_label)
@@ -102,6 +104,7 @@ class PredictMethods(Methods):
             # False is a label here, not an absent flag.
             default_label="false" if label is False else label,
             default_after_s=default_after_s,
+            revise=revise,
         )
         samples = enumerate(samples_of(x, ids=ids, names=names))
         nested: list[str] = []

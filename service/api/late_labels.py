@@ -3,10 +3,10 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from msgspec import UNSET, Raw, Struct
 
 from dualstream.service.api.common import IdempotencyKey, registry_of
@@ -57,6 +57,11 @@ if TYPE_CHECKING:
 
 router = APIRouter(prefix="/models/{model_id}", tags=["late labels"])
 
+_CONFLICT = "sample {!r} was learned with another label"
+_UNREVISED = (
+    _CONFLICT + ", which cannot be revised: it was sent without revise=true or REMEMBER_S ago; or "
+    "another request has revised it just now, then send the label again"
+)
 INLINE_LABEL_BYTES = 8 * 1024
 """A longer body of labels is read, and answered, in a thread."""
 LABEL_EXAMPLES: dict[str, Any] = {
@@ -106,13 +111,19 @@ _any = msgspec.json.Decoder(float_hook=float)
     },
 )
 async def learn_late_labels(
-    model_id: str, request: Request, idempotency_key: IdempotencyKey = None
+    model_id: str,
+    request: Request,
+    idempotency_key: IdempotencyKey = None,
+    revise: Annotated[
+        bool, Query(description="Keep the rows, and let labels replace earlier ones.")
+    ] = False,
 ) -> Response:
     """Learn labels of rows that were predicted with `remember=true`, each once.
 
     Loss and mistakes use the scores as they were served. A label that was learned before is a
     duplicate. A label of a row that is unknown, expired or labelled differently is an error of that
-    label only.
+    label only. With `revise=true` the rows stay in the store, and a later label with `revise=true`
+    replaces the one before.
     """
     registry = registry_of(request)
     head = read_head(request.scope)
@@ -122,14 +133,15 @@ async def learn_late_labels(
         raise invalid_source("only learn accepts it; leave it out")
     key = stored_key_of(idempotency_key)
     is_short = len(body) <= INLINE_LABEL_BYTES
-    requested = await run_short_here(is_short, _LabelRequest, model, body)
+    requested = await run_short_here(is_short, _LabelRequest, model, body, revise)
     await admit_rows(request.scope, requested.count)
-    mark = fingerprint_of(head, {}, body) if key else None
-    labelled = await learn_labels(registry.journal, model, requested.labels, key, mark)
+    mark = fingerprint_of(head, {"revise": "true"} if revise else {}, body) if key else None
+    labelled = await learn_labels(registry.journal, model, requested.labels, key, mark, revise)
     for number, delay_s in enumerate(labelled.delays_s, 1):
         registry.counters.saw_label(model.record.id, delay_s)
         if number % 1000 == 0:
             await asyncio.sleep(0)  # let the event loop serve other requests
+    registry.counters.saw_revised(labelled.revised)
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
     if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
@@ -140,9 +152,9 @@ async def learn_late_labels(
 class _LabelRequest:
     """The labels of one request, valid and invalid, and the answer to it."""
 
-    def __init__(self, model: Model, body: bytes) -> None:
+    def __init__(self, model: Model, body: bytes, revises: bool) -> None:
         """Raises Problem 400 for invalid JSON, 413 for too many labels, 422 for none."""
-        self._model = model
+        self._model, self._revises = model, revises
         self.labels: list[Label] = []
         self._bad: list[RowError] = []
         labels, self._is_single = _parsed(body)
@@ -215,7 +227,7 @@ class _LabelRequest:
         errors = list(self._bad)
         errors += [RowError(index, self._pointer(index), reason) for index, reason in rejected]
         for indices, reason in (
-            ([index for index, _ in conflicts], "sample {!r} was learned with another label"),
+            ([index for index, _ in conflicts], _UNREVISED if self._revises else _CONFLICT),
             (labelled.unknown, "unknown-sample: no row waits for the label of {!r}"),
             (labelled.expired, "expired-sample: {!r} waited for its label too long"),
         ):
@@ -364,15 +376,15 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
     Raises Problem 422, or 409 if the model does not support late labels.
     """
     if not read_flag(query, "remember"):
-        if "default_label" in query or "default_after_s" in query:
-            raise Problem(
-                422, "invalid-query", "default_label and default_after_s require remember=true"
-            )
+        if not {"default_label", "default_after_s", "revise"}.isdisjoint(query):
+            detail = "default_label, default_after_s and revise require remember=true"
+            raise Problem(422, "invalid-query", detail)
         return None
     check_may_wait(model)
     if "default_label" not in query:
-        if "default_after_s" in query:
-            raise Problem(422, "invalid-query", "default_after_s requires default_label")
+        if not {"default_after_s", "revise"}.isdisjoint(query):
+            detail = "default_after_s and revise require default_label"
+            raise Problem(422, "invalid-query", detail)
         return Wait()
     try:
         is_named = model.row_schema.class_names is not None
@@ -380,7 +392,8 @@ def read_wait(query: dict[str, str], model: Model, longest_s: float) -> Wait | N
         label = model.row_schema.label(label_of(query["default_label"], is_named or is_class))
     except BadRow as bad:
         raise Problem(422, "invalid-query", f"default_label: {bad.reason}") from None
-    return Wait(packed_label(label), _wait_s(query.get("default_after_s"), longest_s))
+    wait_s = _wait_s(query.get("default_after_s"), longest_s)
+    return Wait(packed_label(label), wait_s, read_flag(query, "revise"))
 
 
 def _wait_s(text: str | None, longest_s: float) -> float:

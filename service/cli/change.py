@@ -86,6 +86,9 @@ def labels(
     client: Client,
     model: Model,
     pairs: Annotated[list[str], typer.Argument(help="ID=LABEL of remembered rows.")],
+    revise: Annotated[
+        bool, typer.Option("--revise", help="Keep the rows, and let labels replace earlier ones.")
+    ] = False,
     as_json: JSON = False,
 ) -> None:
     """Learn labels of rows that were predicted with `remember`, by the ids of the rows.
@@ -94,7 +97,7 @@ def labels(
 
         dualstream labels clicks a7=1 a8=0
     """
-    learned = client.learn_labels(model, dict(map(_label_of, pairs)))
+    learned = client.learn_labels(model, dict(map(_label_of, pairs)), revise=revise)
     line = f"{model}: {learned.count:,} labels accepted, {learned.learned or 0:,} rows learned"
     report(as_json, learned, line)
 

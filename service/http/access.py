@@ -104,7 +104,7 @@ _FEATURES = {
     for method in methods
 }
 
-REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s")
+REMEMBER_PARAMETERS = ("remember", "default_label", "default_after_s", "revise")
 """Query parameters of remembered predictions, which require LEARN."""
 ID_DIGITS = 16
 """Hexadecimal digits of a key's digest that identify it in the audit log."""

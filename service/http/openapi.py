@@ -135,6 +135,12 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
             "Seconds after which the default label is learned; default: REMEMBER_S.",
             kind="number",
         ),
+        _parameter(
+            "query",
+            "revise",
+            "With default_label: labels with `revise` may replace it.",
+            kind="boolean",
+        ),
     ]
     flags = [
         _parameter("query", "scores", "Return the score of each row.", kind="boolean"),

@@ -185,9 +185,10 @@ class Deduplication:
         row = self.relabelled.get(key) or self._row_label(key)
         if row is None:
             return entry or (KeyEntry(self.seq, 0, None) if revisable.replaces else None)
-        if row.label == revisable.replaces:
+        is_same = row.label == revisable.label
+        if row.label == revisable.replaces and not is_same:
             return None
-        return KeyEntry(row.seq, 1, part.fingerprint if row.label == revisable.label else None)
+        return KeyEntry(row.seq, 1, part.fingerprint if is_same else None)
 
     def _take_pending(
         self, number: int, part: Part, row: NewPendingRow, known: Callable[[bytes], KeyEntry | None]

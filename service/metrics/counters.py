@@ -66,6 +66,8 @@ class ProcessCounts:
         text = "Rows that expired while they waited for their labels."
         self._expired = counter("remembered_expired", text)
         self._default_labels = counter("default_labels", "Default labels journalled.")
+        text = "Late labels journalled that replaced others."
+        self._revised_labels = counter("revised_labels", text)
         text = "Requests refused under overload, by kind: learn or predict."
         shed = counter("shed_requests", text, "kind")
         text = "Requests refused by the rate limit of their key, by unit: requests or rows."
@@ -127,6 +129,9 @@ class ProcessCounts:
 
     def saw_expired(self, rows: int) -> None:
         self._expired.inc(rows)
+
+    def saw_revised(self, labels: int) -> None:
+        self._revised_labels.inc(labels)
 
     def saw_default_labels(self, rows: int) -> None:
         self._default_labels.inc(rows)

@@ -2,13 +2,15 @@
 
 A prediction may store its rows next to the journal, with the served scores. A later label is
 journalled together with its row, under a key made of the sample's id. So it is learned once,
-whichever client sends it and however often. Waiting rows are not part of any state. If columns
-depend on earlier rows, the append that stores a row also journals that it has entered them, and the
-row is learned with the columns that it was served with.
+whichever client sends it and however often. A label that may be revised leaves its row in the
+store, and another label of this row is journalled with the one that it replaces. Waiting rows are
+not part of any state. If columns depend on earlier rows, the append that stores a row also journals
+that it has entered them, and the row is learned with the columns that it was served with.
 """
 
 import hashlib
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -19,7 +21,14 @@ import numpy as np
 from dualstream.service.codecs import ListedRows
 from dualstream.service.codecs.parsed_rows import inputs_alone
 from dualstream.service.concurrency import run_short_here
-from dualstream.service.journal.protocol import Journal, KeyEntry, NewPendingRow, Part, PendingRow
+from dualstream.service.journal.protocol import (
+    Journal,
+    KeyEntry,
+    NewPendingRow,
+    Part,
+    PendingRow,
+    RevisableLabel,
+)
 from dualstream.service.journal.record import (
     Control,
     CorruptRecord,
@@ -54,10 +63,19 @@ INLINE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How the rows of a request wait: their label after `wait_s` is `default` (empty: none)."""
+    """How the rows of a request wait: their label after `wait_s` is `label` (empty: none).
 
-    default: bytes = b""
+    revises  this label may be revised
+    """
+
+    label: bytes = b""
     wait_s: float = 0.0
+    revises: bool = False
+
+    @property
+    def default(self) -> bytes:
+        """The default label as it is stored: a byte that is 1 if it may be revised, the label."""
+        return bytes((self.revises,)) + self.label if self.label else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +92,7 @@ class Label:
 
     @property
     def fingerprint(self) -> bytes:
-        return hashlib.sha256(packed_label(self.y)).digest()[:16]
+        return _fingerprint_of(packed_label(self.y))
 
 
 Kept: TypeAlias = "ClassScores | Floats"
@@ -85,10 +103,15 @@ ServedClasses = tuple[Floats, Sequence[str], int]
 
 
 class WaitingRow(NamedTuple):
-    """A row that waited for its label; `classes` if the model has classes."""
+    """A row that gets a label; `classes` if the model has classes.
+
+    replaces  None if the label cannot be revised; else the packed label that it replaces, which is
+              empty for the first one
+    """
 
     row: Rows
     classes: ServedClasses | None
+    replaces: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -99,7 +122,9 @@ class Labelled:
     """Of the labels whose rows waited. None if there was nothing to submit."""
     found: list[Label] = field(default_factory=list)
     delays_s: list[float] = field(default_factory=list)
-    """How long these rows had waited."""
+    """How long those of these rows had waited that get their first label."""
+    revised: int = 0
+    """How many labels replaced others."""
     duplicates: list[tuple[int, int]] = field(default_factory=list)
     """Indices of labels that were learned before, with the seq of each."""
     conflicts: list[tuple[int, int]] = field(default_factory=list)
@@ -127,6 +152,10 @@ class Labelled:
 def packed_label(y: float | str) -> bytes:
     """Bytes of a label as the learner sees it, or of a class. 0 and -0 are equal."""
     return y.encode() if isinstance(y, str) else _LABEL.pack(y + 0.0)
+
+
+def _fingerprint_of(packed: bytes) -> bytes:
+    return hashlib.sha256(packed).digest()[:16]
 
 
 def _unpacked_label(model: Model, packed: bytes) -> float | str:
@@ -252,30 +281,39 @@ async def learn_labels(
     labels: Sequence[Label],
     key: bytes | None = None,
     fingerprint: bytes | None = None,
+    revises: bool = False,
 ) -> Labelled:
     """Learn the labels whose rows wait. A request with a stored `key` is learned once.
+
+    revises  these labels may be revised, and may replace others
 
     Raises Problem 422 if the key was used for another request, ModelChanged, RecordError, and
     what an append raises.
     """
     record, is_short = model.record, len(labels) <= INLINE_ROWS
     keys = await run_short_here(is_short, lambda: [label.key for label in labels])
-    # In this order: a waiting row is deleted in the same step in which its key becomes known.
+    # In this order: a waiting row is deleted, or gets its label, in the same step in which its key
+    # becomes known.
     waiting = await journal.remembered(record.id, record.incarnation, keys)
     entries = await model.known([*keys, *([] if key is None else [key])])
     first = None if key is None else entries[-1]
     if first is None:
-        labelled, rows = await run_short_here(is_short, _look_up, labels, waiting, entries)
+        arguments = labels, waiting, entries, revises
+        labelled, rows = await run_short_here(is_short, _look_up, *arguments)
         if not rows and (key is None or not labelled.duplicates):
             return labelled
         # If all labels are known, journal the key alone: another request must not use it.
-        arguments = (labelled.found, rows, key, fingerprint)
-        request = await run_short_here(is_short, request_of, model, *arguments)
+        request = await run_short_here(
+            is_short, request_of, model, labelled.found, rows, key, fingerprint
+        )
         labelled.receipt = await model.submit(request)
         positions = labelled.receipt.placed
         if positions.conflict:
             raise key_reused()
         if not positions.duplicate:
+            journalled = labelled.receipt.rows
+            new = rows if journalled is None else [rows[row] for row in journalled]
+            labelled.revised = sum(1 for row in new if row.replaces)
             return labelled
         # Another worker has just learned the same request.
         seq, count, answer = positions.seq, positions.count, labelled.receipt.answer
@@ -296,18 +334,30 @@ def _look_up(
     labels: Sequence[Label],
     waiting: Sequence[PendingRow | None],
     entries: Sequence[KeyEntry | None],
+    revises: bool,
 ) -> tuple[Labelled, list[WaitingRow]]:
-    """The outcome of known and missing labels, and the waiting rows of the others."""
+    """The outcome of known and missing labels, and the rows of the others."""
     labelled, rows = Labelled(), list[WaitingRow]()
+    latest: dict[str, bytes] = {}  # labels of this request by id, if they may be revised
     for label, row, kept in zip(labels, waiting, entries, strict=False):
-        if kept is not None:
+        is_labelled = row is not None and row.seq > 0
+        if is_labelled and kept is None:
+            assert row is not None
+            kept = KeyEntry(row.seq, 1, _fingerprint_of(row.label))
+        is_revision = revises and (is_labelled or label.id in latest)
+        if kept is not None and not is_revision:
             labelled.add_known(label, kept)
         elif row is None or not row.body:
             labelled.add_missing(label, row)
         else:
             labelled.found.append(label)
-            labelled.delays_s.append(max(0.0, row.age_s))  # the store's clock may go back
-            rows.append(_row_of(row))
+            if not is_revision:
+                labelled.delays_s.append(max(0.0, row.age_s))  # the store's clock may go back
+            replaces = None
+            if revises:
+                replaces = latest.get(label.id, row.label)
+                latest[label.id] = packed_label(label.y)
+            rows.append(_row_of(row, replaces))
     return labelled, rows
 
 
@@ -322,11 +372,18 @@ def _explained(
 
     The rows of the request are consecutive and end at the position in `repeats`. A label
     within this span belongs to the request, at its first occurrence. A label before the span
-    was known to the request. A label after the span, or a row that waits now, was missing.
+    was known to the request. A label after the span, or a row that waits now, was missing. A label
+    that was revised since is no longer within the span, but the answer has the ids of the rows.
     """
     labelled = Labelled(answer=answer, repeats=repeats)
     seq, count = repeats
+    numbers = defaultdict[bytes, list[int]](list)
+    for number, key in enumerate(() if answer is None or answer.rows is None else answer.rows.ids):
+        numbers[key].append(number)
     for label, row, kept in zip(labels, waiting, entries, strict=False):
+        if numbers.get(label.key):
+            labelled.journalled[numbers[label.key].pop(0)] = label
+            continue
         if kept is None or kept.seq > seq:
             labelled.add_missing(label, row)
             continue
@@ -347,10 +404,11 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
 
     def request() -> Request:
         labels = [
-            Label(index, row.key[1:].decode(), _unpacked_label(model, row.default))
+            Label(index, row.key[1:].decode(), _unpacked_label(model, row.default[1:]))
             for index, row in enumerate(due)
         ]
-        return request_of(model, labels, map(_row_of, due))
+        rows = [_row_of(row, b"" if row.default[0] else None) for row in due]
+        return request_of(model, labels, rows)
 
     return await model.submit(await run_short_here(len(due) <= INLINE_ROWS, request))
 
@@ -365,9 +423,11 @@ def request_of(
     """A request that journals each label with its waiting row, under the key of its sample."""
     rows = ListedRows([0], [], [], [], [], model.row_schema.inputs.row_width)
     as_served, parts = late_label_scores.as_served(model.replica.spec), []
+    before = list[float | str | None]()
     if key is not None:
         parts.append(Part(encode_opening(key, fingerprint), 0, key, fingerprint))
-    for number, (label, (row, classes)) in enumerate(zip(labels, labelled_rows, strict=True)):
+    for number, (label, waiting) in enumerate(zip(labels, labelled_rows, strict=True)):
+        row, classes, replaces = waiting
         served_parts: Any = row.served_parts
         if classes is not None and isinstance(label.y, str):
             served_parts = [as_served.losses_of_classes(*classes, label.y)]
@@ -375,20 +435,27 @@ def request_of(
             rows.served_parts.append(tuple(served_parts[0]))
         columns: Any = (row.indptr, row.indices, row.values, [label.y])
         mark, continues = label.fingerprint, key is not None
+        replaced = _unpacked_label(model, replaces) if replaces else None
         body = encode_rows(
             *columns,
             weights=row.weights,
             served_scores=row.served_scores,
             served_seqs=row.served_seqs,
             served_parts=served_parts,
+            replaced=None if replaced is None else [replaced],  # type: ignore[arg-type]
             names=row.names,
             key=label.key,
             fingerprint=mark,
             continues=continues,
         )
-        parts.append(Part(body, 1, label.key, mark, continues))
+        stays = None if replaces is None else RevisableLabel(packed_label(label.y), replaces)
+        parts.append(Part(body, 1, label.key, mark, continues, revisable=stays))
         _add(rows, label, row)
         rows.ids[number] = label.id
+        before.append(replaced)
+    if any(label is not None for label in before):
+        none: Any = "" if model.row_schema.task == "multiclass" else Batch.UNLABELLED
+        rows.replaced = [none if label is None else label for label in before]  # type: ignore[assignment]
     return Request(parts, rows, key, rows.names)
 
 
@@ -404,11 +471,11 @@ def _add(rows: ListedRows, label: Label, row: Rows) -> None:
     rows.name_ends.append(len(rows.names))
 
 
-def _row_of(pending: PendingRow) -> WaitingRow:
+def _row_of(pending: PendingRow, replaces: bytes | None = None) -> WaitingRow:
     """Raises RecordError."""
     (_, row), *rest = decode(pending.body)
     assert isinstance(row, Rows)
-    return WaitingRow(row, _decoded_classes(rest[0][1]) if rest else None)
+    return WaitingRow(row, _decoded_classes(rest[0][1]) if rest else None, replaces)
 
 
 def _encoded_classes(served: "ClassScores") -> Iterator[bytes]:

@@ -297,12 +297,13 @@ def of_guard_rails(answers: list[dict], said: str) -> None:
 
 
 def of_late_labels(answers: list[dict], said: str) -> None:
-    _, served, labelled, again, by_default = answers
+    _, served, labelled, again, by_default, _, first, revised = answers
     assert served["remembered"] == 2 and len(served["scores"]) == 2
     assert (labelled["seq"], labelled["count"], labelled["rejected"]) == (1, 1, 1)
     assert [error["index"] for error in labelled["errors"]] == [1]
     assert again["duplicates"] == [{"index": 0, "seq": 1}] and again["duplicate"]
     assert by_default["remembered"] == 1
+    assert (first["learned"], revised["learned"]) == (1, 1)
 
 
 SAID = {

@@ -36,14 +36,17 @@ async def unlearn_sample(model_id: str, sample_id: str, request: Request) -> Res
     if not is_key(sample_id):
         detail = f"a sample id must be 1 to {LONGEST_KEY} bytes of UTF-8 without control characters"
         raise Problem(422, "invalid-sample-id", detail)
-    model = await registry_of(request).get(model_id)
+    registry = registry_of(request)
+    model = await registry.get(model_id)
     why_not = unlearner.why_not_unlearn(model.replica.spec)
     if why_not is not None:
         raise Problem(409, "cannot-unlearn", f"model {model_id!r} cannot unlearn: {why_not}")
     await model.refresh()
-    seq = await _unlearned_at(model, sample_id) or await _unlearn(
-        model, sample_id, author_of(request)
-    )
+    seq = await _unlearned_at(model, sample_id)
+    # A row whose label may be revised is in the store. Deleted first: it must not be learned again.
+    key = make_key(KeyKind.LABEL, sample_id)
+    await registry.journal.forget_labelled(model.record.id, model.record.incarnation, key)
+    seq = seq or await _unlearn(model, sample_id, author_of(request))
     model.job(UnlearnCleanup).begin()
     is_done = await model.job(UnlearnCleanup).is_done(seq)
     status = "done" if is_done else "cleaning"

@@ -133,6 +133,10 @@ def test_labels_of_remembered_rows(run, client: Client):
     done = run("labels", "m", "a=7=1", "b=0")
     assert done.exit_code == 0 and "2 rows learned" in done.stdout
     assert client.get("m").samples == 42
+    client.predict_and_remember("m", [{"1": 1.0}], ["c"])
+    for label in "10":
+        done = run("labels", "m", f"c={label}", "--revise")
+        assert done.exit_code == 0 and "1 rows learned" in done.stdout
     assert run("labels", "m", "b").exit_code == 2
     assert run("labels", "m", "none=1").exit_code == 3
 

@@ -50,6 +50,7 @@ async def test_a_label_replaces_the_one_that_it_names(journal: Journal):
     steps = [
         (revisable("a", "x"), (1, 1, SAME)),
         (revisable("a", "x", "y"), (1, 1, SAME)),
+        (revisable("a", "x", "x"), (1, 1, SAME)),
         (revisable("a", "y"), (1, 1, OTHER)),
         (revisable("a", "y", "z"), (1, 1, OTHER)),
         (revisable("a", "y", "x"), (2, 2, NEW)),

@@ -156,7 +156,7 @@ local function sort(parts, time_ms)
     if not row then
       return known(key) or (replaces ~= '' and {seq, 0, ''} or nil)
     end
-    if row[1] ~= replaces then
+    if row[1] ~= replaces or row[1] == label then
       return {row[2], 1, row[1] == label and mark or ''}
     end
   end
