@@ -67,7 +67,7 @@ was fixed.
 ADDED = """\
 `fast` and `full` add `net`, `boosted-20480`, `boosted-2048-absolute`, in `full` `neighbours` and
 `splines`, and `stack`: see [Nonlinear learners](../guides/nonlinear.md). Each of them learns the
-target itself, without a base:
+target itself, without a base; the trees see [past targets](../guides/portfolio.md#past-targets):
 
 | member | learner |
 | --- | --- |

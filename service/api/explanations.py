@@ -10,7 +10,9 @@ from msgspec import UNSET
 from dualstream.service.codecs import ParsedRows
 from dualstream.service.concurrency import run_view_in_thread
 from dualstream.service.models.model import Model
+from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, Learner, NotExpressible, explain
+from dualstream.solvers.nonlinear.spec import lag_name
 from dualstream.solvers.protocols.explanation import Explanation as Explained
 from dualstream.solvers.protocols.learner import as_served
 from dualstream.wire.problem_json import Problem
@@ -55,7 +57,7 @@ async def add_explanations(
             row_alone = batch[row : row + 1]
             explained = await run_view_in_thread(explain, learner, row_alone)
             columns = as_served(learner, row_alone)
-            explanations.append(_view_of(explained, model.replica.names.get, columns))
+            explanations.append(_view_of(explained, partial(_name_of, model.replica), columns))
     except NotExpressible as reason:
         algorithm = model.replica.spec["algorithm"]
         raise Problem(
@@ -67,6 +69,10 @@ async def add_explanations(
         answered.explanations = [None] * parsed.count
         for index, one in zip(parsed.row_indices, explanations, strict=True):
             answered.explanations[index] = one
+
+
+def _name_of(replica: Replica, feature: int) -> str | None:
+    return replica.names.get(feature) or lag_name(replica.spec, feature)
 
 
 def _view_of(

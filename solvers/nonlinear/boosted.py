@@ -24,9 +24,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.errors import NotExpressible
+from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
 from dualstream.solvers.nonlinear.boosted_kernels import (
+    AT,
     BASE,
     GROWN,
     MARGIN,
@@ -40,6 +42,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, NO_ERRORS, TreeRing
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE
 from dualstream.solvers.nonlinear.dense_values import dense_values
+from dualstream.solvers.nonlinear.lags import COMPARED, Lags, follow_each_other
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.protocols.explanation import Explanation
 from dualstream.solvers.protocols.learner import State
@@ -60,11 +63,12 @@ class Boosted(TreeRing, NonlinearLearner):
         NonlinearLearner.__init__(self, spec)
         TreeRing.__init__(self, spec)
         self._is_absolute = "loss" in spec
+        self._lags = Lags(self._dim, spec.get("lags", 0))
 
     # -- learning and scoring --------------------------------------------------------------------
 
     def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
-        n = len(batch)
+        batch, n = self._lags.learn(batch), len(batch)
         done = 0
         while done < n:
             done, why = _kernels.learn_rows(
@@ -107,6 +111,13 @@ class Boosted(TreeRing, NonlinearLearner):
         least_gain = 1e-3 if self._is_binary else 1e-12 * steepest * steepest
         most_value = _kernels.most_value(self._is_binary)
         self._grow_tree(tree, slopes, curvatures, packed, units, least_gain, most_value, errors)
+
+    def _columns_shown(self, used: int) -> Ints:
+        """See TreeRing: without past targets unless targets follow each other; see lags.py."""
+        columns, n = super()._columns_shown(used), min(int(self._k[ROWS]), COMPARED)
+        if self._lags.count and not follow_each_other(self._about, TARGET, n, int(self._k[AT])):
+            columns = columns[self._table.features(used) < self._dim]
+        return columns
 
     def _errors(self) -> Floats:
         about = self._about[: int(self._k[ROWS])]
@@ -166,6 +177,7 @@ class Boosted(TreeRing, NonlinearLearner):
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
         batch.check_width(self._dim)
+        batch = self._lags.peek(batch)
         scores = np.empty(len(batch))
         keys, columns, _ = self._table.arrays
         _kernels.score_rows(
@@ -175,12 +187,20 @@ class Boosted(TreeRing, NonlinearLearner):
         return scores
 
     def _score_form(self) -> Trees:
-        trees = int(self._k[TREES])
+        trees, features = int(self._k[TREES]), self._table.features(int(self._k[COLUMNS]))
+        feature, is_of_row = self._feature[:trees].astype(np.int64), features < self._dim
+        if not is_of_row[feature[feature >= 0]].all():
+            raise NotExpressible(
+                "its trees split past targets, which a file does not have: create a model with "
+                '`"lags": 0`, and send past targets as numbers'
+            )
+        # Without the columns of past targets.
+        feature[feature >= 0] = (np.cumsum(is_of_row) - 1)[feature[feature >= 0]]
         return Trees(
-            columns=self._table.features(int(self._k[COLUMNS])),
+            columns=features[is_of_row],
             largest=LARGEST_VALUE,
             base=float(self._f[BASE]),
-            feature=self._feature[:trees].astype(np.int64),
+            feature=feature,
             left=self._left[:trees].astype(np.int64),
             threshold=self._threshold[:trees].copy(),
             value=self._value[:trees].copy(),
@@ -193,7 +213,7 @@ class Boosted(TreeRing, NonlinearLearner):
         The value of a split node is the mean of its leaves, weighted by the rows of the ring.
         O(window x trees).
         """
-        features, x = dense_values(self._table, self._k, row)
+        features, x = dense_values(self._table, self._k, self._lags.peek(row))
         means = self._node_means()
         trees = np.arange(len(means))
         node = np.zeros(len(means), np.int64)
@@ -239,10 +259,13 @@ class Boosted(TreeRing, NonlinearLearner):
 
     def state(self) -> State:
         """See Learner, and TreeRing."""
-        return super().state() | {"value": self._value[: int(self._k[TREES])].copy()}
+        state = super().state() | {"value": self._value[: int(self._k[TREES])].copy()}
+        return state | self._lags.state() if self._lags.count else state
 
     def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         super()._restore(state)
+        if self._lags.count:
+            self._lags.restore(state)
         trees = int(self._k[TREES])
         check_arrays(state, {"value": (trees, self._value.shape[1])})
         self._value[:trees] = state["value"]

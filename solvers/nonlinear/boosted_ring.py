@@ -83,6 +83,7 @@ class TreeRing:
         self._left = np.zeros((trees, nodes), np.int32)
         self._threshold = np.zeros((trees, nodes))
         self._value = np.zeros((trees, nodes))
+        self._shown = np.empty(0, np.int64)
         self._make_ring(0, 4)
         self._k[NEXT_BINS] = FIRST_TREE
 
@@ -184,7 +185,7 @@ class TreeRing:
 
         errors    as in boosted_kernels.grow_tree
         """
-        n, columns, leaves = len(slopes), self._drawn(int(self._k[COLUMNS])), self.spec["leaves"]
+        n, columns, leaves = len(slopes), self._drawn(), self.spec["leaves"]
         _kernels.grow_tree(
             self._codes, n, slopes, curvatures, packed, units, errors, columns, len(columns),
             self._edges, self._n_edges, leaves, self.spec["step"], RIDGE, LEAST_ROWS,
@@ -216,20 +217,25 @@ class TreeRing:
         All of them at once take long when the ring is full.
         """
         k, used = self._k, int(self._k[COLUMNS])
+        self._shown = self._columns_shown(used)
         if k[LEARNED] >= k[NEXT_BINS] and k[ROWS] <= 1024:
             k[NEXT_BINS] = 2 * k[LEARNED]
-            turn = range(used)
+            turn = np.arange(used)
         else:
-            each = -(-used // self._renewal)
+            each = -(-len(self._shown) // self._renewal)
             first = int(k[GROWN]) * each
-            turn = range(first, first + each)
-        for column in turn:
-            self._bin_column(column % used)
+            turn = self._shown[np.arange(first, first + each) % len(self._shown)]
+        for column in turn.tolist():
+            self._bin_column(column)
 
-    def _drawn(self, used: int) -> Ints:
-        """The columns that the next tree may split."""
-        columns = np.arange(used, dtype=np.int64)
-        if used <= DRAWN:
+    def _columns_shown(self, used: int) -> Ints:
+        """The columns that the next trees may split."""
+        return np.arange(used, dtype=np.int64)
+
+    def _drawn(self) -> Ints:
+        """The columns that the next tree may split, a draw of those shown."""
+        columns = self._shown
+        if len(columns) <= DRAWN:
             return columns
         # SplitMix64 (Steele, Lea, Flood, 2014) of the seed, the tree and the column.
         z = columns.astype(np.uint64) + np.uint64(int(self._k[GROWN]) * MAX_COLUMNS)
@@ -237,7 +243,9 @@ class TreeRing:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-        drawn: Ints = columns[(z >> np.uint64(11)).astype(np.float64) * 2.0**-53 < DRAWN / used]
+        drawn: Ints = columns[
+            (z >> np.uint64(11)).astype(np.float64) * 2.0**-53 < DRAWN / len(columns)
+        ]
         return drawn
 
     def has_long_row(self, rows: int) -> bool:
@@ -284,7 +292,7 @@ class TreeRing:
             k[index] = state[name]
         for index, name in enumerate(_FLOATS):
             self._f[index] = state[name]
-        self._table.restore(state, self._dim, k)
+        self._table.restore(state, self._dim + self.spec.get("lags", 0), k)
         n, used, nodes = int(k[ROWS]), int(k[COLUMNS]), self._feature.shape[1]
         trees = int(np.asarray(state.get("feature", [])).shape[0])
         columns = columns_with_room(used)

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.rows.batch import MAX_DIM
+from dualstream.solvers.rows.intercept import width_of
 from dualstream.solvers.spec_fields import Spec, read_choice, read_number, read_whole
 
 MAX_WINDOW = 1_000_000
 MAX_UNITS = 256
+MAX_LAGS = 16
 
 
 def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
@@ -16,6 +19,7 @@ def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
     if "loss" in spec and task != "regression":
         raise InvalidSpec("/loss", spec["loss"], "left out unless the task is regression")
     loss = read_choice(spec, "loss", "squared", ("squared", "absolute"))
+    lags = read_lags(spec, task, 0)
     # The squared loss is that of every nonlinear learner, and is not written out.
     return ({"loss": loss} if loss == "absolute" else {}) | {
         "window": read_whole(spec, "", "window", 20_480, 32, MAX_WINDOW),
@@ -24,7 +28,26 @@ def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
         "step": step,
         "leaves": read_whole(spec, "", "leaves", 31, 2, 127),
         "seed": read_whole(spec, "", "seed", 0, 0, 2**63 - 1),
+        **({"lags": lags} if lags else {}),
     }
+
+
+def read_lags(spec: Mapping[str, Any], task: str, default: int) -> int:
+    """The field `lags`, see lags.py; 0 for classes."""
+    if task != "regression":
+        if spec.get("lags"):
+            raise InvalidSpec("/lags", spec["lags"], "left out unless the task is regression")
+        return 0
+    most = min(MAX_LAGS, MAX_DIM - width_of(spec["features"]))
+    return read_whole(spec, "", "lags", min(default, most), 0, most)
+
+
+def lag_name(spec: Mapping[str, Any], feature: int) -> str | None:
+    """The name of a feature that is a past target of a resolved specification; None for others."""
+    at = feature - width_of(spec["features"])
+    if not 0 <= at < spec.get("lags", 0):
+        return None
+    return f"label.{at}-label.{at + 1}" if at else "label.1"
 
 
 def read_net(spec: Mapping[str, Any], task: str) -> Spec:

@@ -6,7 +6,8 @@ from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.features.spec import read_scaling
-from dualstream.solvers.portfolio.presets import DEFAULT, Member, presets_of
+from dualstream.solvers.nonlinear.spec import read_lags
+from dualstream.solvers.portfolio.presets import DEFAULT, Member, members_of, presets_of
 from dualstream.solvers.protocols.learner import Learner
 from dualstream.solvers.protocols.member_learner import MEMBER_NAME
 from dualstream.solvers.spec_fields import (
@@ -21,6 +22,8 @@ from dualstream.solvers.spec_fields import (
 
 REACH = 8.0
 """Limit of values for regression: see column_table.limit_entries."""
+DEFAULT_LAGS = 3
+"""Past targets that boosted members see."""
 MAX_MEMBERS = 64
 """Maximum length of a list of members; a named prior does not count."""
 
@@ -56,12 +59,20 @@ class ModelFactory:
 def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spec:
     """The fields of `algorithm: portfolio`; members are resolved for the portfolio's features."""
     eta = 0.125 if task == "regression" else 0.5
+    members = _members(spec, task, resolve)
+    lags = read_lags(spec, task, _default_lags(task, members))
     return {
-        "members": _members(spec, task, resolve),
+        "members": members,
         "eta": read_number(spec, "", "eta", eta, 1e-6, 1.0, "a number in [1e-6, 1]"),
         "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
         "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
+        **({"lags": lags} if task == "regression" else {}),
     }
+
+
+def _default_lags(task: str, members: str | list[Member]) -> int:
+    listed = members_of({"task": task, "members": members})
+    return DEFAULT_LAGS if any(one.get("algorithm") == "boosted" for one in listed) else 0
 
 
 def _members(spec: Mapping[str, Any], task: str, resolve: Resolver) -> str | list[Member]:
@@ -217,4 +228,6 @@ def reach_of(whole: Mapping[str, Any]) -> float:
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:
     """The specification of the model for a resolved member without `kind`."""
     body = {field: value for field, value in member.items() if field != "name"}
+    if body["algorithm"] == "boosted" and whole.get("lags"):
+        body = {"lags": whole["lags"]} | body
     return body | {"task": whole["task"], "features": dict(whole["features"])}

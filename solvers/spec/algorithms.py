@@ -427,7 +427,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "boosted": Algorithm(
         "dualstream.solvers.nonlinear.boosted",
         "Boosted",
-        ("loss", "window", "trees", "renewal", "step", "leaves", "seed"),
+        ("loss", "window", "trees", "renewal", "step", "leaves", "seed", "lags"),
         read_boosted,
         stages_are_own=True,
     ),
@@ -455,7 +455,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "portfolio": Algorithm(
         "dualstream.solvers.portfolio.learner",
         "Portfolio",
-        ("members", "eta", "share", "retain"),
+        ("members", "eta", "share", "retain", "lags"),
         read_portfolio,
         stages_are_own=True,
         has_members=True,

@@ -22,7 +22,9 @@ _OTHERS: Mapping[str, Any] = {"task": "regression", "features": {"kind": "indexe
 # With another value of the field, these fields of the same object mean something else.
 _DEPENDENT: Mapping[str, frozenset[str]] = {
     "algorithm": frozenset().union(*(one.fields for one in ALGORITHMS.values())) - {"seed"},
-    "task": frozenset(("algorithm", "loss", "labels", "refit", "members", "guard", "history")),
+    "task": frozenset(
+        ("algorithm", "loss", "labels", "refit", "members", "guard", "history", "lags")
+    ),
     "features": frozenset(("map", "basis")),
 }
 

@@ -243,6 +243,14 @@ _SPECS: dict[str, dict[str, Any]] = {
         "leaves": 4,
         **_REGRESSION,
     },
+    "boosted-lags": {
+        "algorithm": "boosted",
+        "window": 64,
+        "trees": 5,
+        "renewal": 8,
+        "lags": 2,
+        **_REGRESSION,
+    },
     "boosted-absolute": {
         "algorithm": "boosted",
         "loss": "absolute",

@@ -181,3 +181,16 @@ def test_explaining_does_not_run_in_the_event_loop(client, monkeypatch):
     monkeypatch.setattr(explanations, "explain", seen)
     client.post("/models/m/predict?explain=true", json={"samples": [{"x": {"age": 1}}] * 3})
     assert len(threads) == 3 and all(name.startswith("views") for name in threads)
+
+
+def test_past_targets_are_named_after_the_features(client):
+    spec = {"task": "regression", "features": {"kind": "indexed", "dim": 2}}
+    assert client.put("/models/m", json=spec).status_code == 201
+    targets = np.cumsum(np.random.default_rng(4).normal(size=400)).round(6).tolist()
+    rows = [{"x": [i % 5, 1.0], "y": y} for i, y in enumerate(targets)]
+    assert client.post("/models/m/learn", json={"samples": rows}).status_code == 200
+    answered = client.post("/models/m/predict?explain=true", json={"x": [1.0, 1.0]}).json()
+    names = {one["index"]: one.get("name") for one in answered["explanation"]["contributions"]}
+    assert names[3] == "label.1"
+    assert names.get(4, "label.1-label.2") == "label.1-label.2"
+    assert {names.get(index) for index in (1, 2)} == {None}

@@ -1,0 +1,172 @@
+"""Past targets as columns of boosted trees."""
+
+import numpy as np
+import pytest
+
+from dualstream.solvers import Batch, InvalidSpec, NotExpressible, explain, resolve_spec
+from dualstream.solvers.nonlinear.lags import Lags, follow_each_other
+from dualstream.solvers.nonlinear.spec import lag_name
+from dualstream.solvers.protocols.served_form import served_form
+from tests.solvers.nonlinear.streams import learner_of
+
+DIM, N = 3, 1200
+FULL = {"task": "regression", "algorithm": "portfolio"}
+TREES = {"task": "regression", "algorithm": "boosted", "window": 256, "renewal": 16}
+
+
+def oscillation(rng, n=N):
+    """Targets that follow from the last two, and columns that say nothing."""
+    y = np.zeros(n)
+    for i in range(2, n):
+        y[i] = 1.8 * y[i - 1] - 0.95 * y[i - 2] + rng.normal()
+    return y
+
+
+def rows_of(y, seed=0, weights=None):
+    x = np.random.default_rng(seed).normal(size=(len(y), DIM))
+    return Batch.from_dense(x, y, weights)
+
+
+def dense(batch):
+    matrix = np.zeros((len(batch), batch.dim))
+    rows = np.repeat(np.arange(len(batch)), np.diff(batch.indptr))
+    matrix[rows, batch.indices] = batch.values
+    return matrix
+
+
+def follow(targets, at=0):
+    at, rows = at or len(targets), np.column_stack([np.zeros(len(targets)), targets])
+    return follow_each_other(rows, 1, len(targets), at)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def test_a_row_has_the_targets_before_it(rng):
+    y = rng.normal(size=40)
+    y[7] = 0.0
+    weights = np.where(rng.random(40) < 0.2, 0.0, 1.0)
+    batch = rows_of(y, weights=weights)
+    late = np.where(rng.random(40) < 0.2, 0.5, np.nan)
+    batch = Batch(batch.indptr, batch.indices, batch.values, y, weights, DIM, served=late)
+    lags = Lags(DIM, 3)
+    columns = dense(lags.learn(batch))
+    before: list[float] = []
+    for i in range(40):
+        expected = np.zeros(3)
+        if np.isnan(late[i]):
+            for c, y_before in enumerate(before[::-1][:3]):
+                expected[c] = before[-c] - y_before if c else y_before
+        np.testing.assert_array_equal(columns[i, DIM:], expected)
+        if np.isnan(late[i]) and weights[i] > 0.0:
+            before.append(y[i])
+    state = lags.state()
+    np.testing.assert_array_equal(dense(lags.peek(batch))[:, DIM], before[-1])
+    assert lags.state()["targets"] == state["targets"] == len(before)
+
+
+def test_targets_in_random_order_do_not_follow_each_other(rng):
+    assert not any(follow(rng.standard_cauchy(2048)) for _ in range(100))
+    assert follow(np.cumsum(rng.normal(size=200)))
+    assert not follow(np.ones(500))
+    assert not follow(np.empty(0))
+    # A ring whose oldest row is in the middle.
+    assert follow(np.roll(np.cumsum(rng.normal(size=200)), 70), 70)
+
+
+@pytest.mark.parametrize("spec", [TREES, FULL, {**FULL, "members": "fast"}])
+def test_targets_that_follow_each_other_are_predicted_better(spec, rng):
+    batch = rows_of(oscillation(rng))
+    errors = []
+    for lags in (0, 3):
+        scores = learner_of(DIM, **spec, lags=lags).learn(batch).scores
+        errors.append(np.abs(scores - batch.labels)[300:].mean())
+    assert errors[1] < 0.8 * errors[0]
+
+
+@pytest.mark.parametrize("spec", [{**TREES, "lags": 3}, {**FULL, "lags": 3}])
+def test_a_batch_equals_its_rows_after_a_restore(spec, rng):
+    batch = rows_of(oscillation(rng), weights=np.where(rng.random(N) < 0.1, 0.0, 1.0))
+    whole, apart = learner_of(DIM, **spec), learner_of(DIM, **spec)
+    scores = whole.learn(batch).scores
+    first = [apart.learn(batch[i : i + 1]).scores for i in range(600)]
+    resumed = learner_of(DIM, **spec)
+    resumed.restore(apart.state())
+    rest = []
+    for i in range(600, N):
+        predicted = resumed.predict(batch[i : i + 1])
+        rest.append(resumed.learn(batch[i : i + 1]).scores)
+        np.testing.assert_array_equal(predicted, rest[-1])
+    np.testing.assert_array_equal(np.concatenate([*first, *rest]), scores)
+    for name, array in whole.state().items():
+        np.testing.assert_array_equal(array, resumed.state()[name], err_msg=name)
+
+
+def test_trees_of_a_random_order_split_no_past_target(rng):
+    batch = rows_of(rng.normal(size=N))
+    learner = learner_of(DIM, **TREES, lags=3)
+    learner.learn(batch)
+    (trees,) = served_form(learner).scores
+    assert set(trees.columns) == set(range(DIM))
+
+
+def test_rows_with_late_labels_have_no_past_targets(rng):
+    batch = rows_of(oscillation(rng))
+    late = Batch(
+        batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, DIM,
+        served=np.zeros(N),
+    )  # fmt: skip
+    scores = []
+    for lags in (0, 3):
+        learner = learner_of(DIM, **TREES, lags=lags)
+        learner.learn(late)
+        scores.append(learner.predict(batch[:50]))
+    np.testing.assert_array_equal(*scores)
+
+
+def test_an_explanation_has_past_targets_and_a_file_has_not(rng):
+    batch = rows_of(oscillation(rng))
+    learner = learner_of(DIM, **FULL)
+    learner.learn(batch)
+    explained = explain(learner, batch[:1])
+    assert explained.features.max() >= DIM
+    assert explained.score == pytest.approx(explained.base + explained.contributions.sum())
+    names = [lag_name(learner.spec, DIM + at) for at in range(-1, 5)]
+    assert names == [
+        None, "label.1", "label.1-label.2", "label.2-label.3", None, None
+    ]  # fmt: skip
+    with pytest.raises(NotExpressible, match="lags"):
+        learner.form()
+    assert learner.member_form("newton").dim == DIM
+
+
+def test_a_member_that_is_added_sees_past_targets(rng):
+    batch = rows_of(oscillation(rng))
+    learner = learner_of(DIM, **FULL, members="ten", lags=2)
+    learner.learn(batch)
+    name = learner.add_member({"algorithm": "boosted", "window": 256})
+    assert explain_features(learner, name, batch) - {0, 1, 2} <= {3, 4}
+
+
+def explain_features(learner, name, batch):
+    learner.promote(name)
+    return set(explain(learner, batch[-1:]).features.tolist())
+
+
+def test_the_field_is_of_regression():
+    assert resolve_spec({"task": "regression"})["lags"] == 3
+    assert resolve_spec({"task": "regression", "members": "ten"})["lags"] == 0
+    assert resolve_spec({"task": "regression", "lags": 0})["lags"] == 0
+    assert "lags" not in resolve_spec({})
+    wide = {"kind": "indexed", "dim": 2**31 - 3}
+    assert resolve_spec({"task": "regression", "features": wide})["lags"] == 1
+    for spec in (
+        {"lags": 2},
+        {"task": "regression", "lags": 17},
+        {"lags": 1, **TREES, "task": "binary"},
+    ):
+        with pytest.raises(InvalidSpec) as error:
+            resolve_spec(spec)
+        assert error.value.field == "/lags"
