@@ -88,6 +88,29 @@ def test_rows_of_a_paused_model_enter_when_it_learns_them(serve, store):
     assert bits(replica_of(client)) == bits(loaded(store))
 
 
+def test_a_remembered_row_waits_on_if_its_entry_to_the_history_is_dropped(serve, store):
+    client = serve(store=store)
+    spec = SPEC | {"guard": {"mode": "pause", **FIELDS}}
+    assert client.put("/models/m", json=spec).status_code == 201
+    send(client, [row(number) for number in range(200)])
+    send(client, [row(number, bad=True) for number in range(200, 260)])
+    paused(client)
+    waiting = {name: x for name, x in row(260, id="w").items() if name != "y"}
+    assert send(client, [waiting], "predict?remember=true")["remembered"] == 1
+    before = history_of(replica_of(client))
+    assert client.post("/models/m/resume?rows=drop").status_code == 200
+    assert history_of(replica_of(client)) == before
+    # It is scored again and does not enter, as its id has entered the journal.
+    send(client, [waiting], "predict?remember=true")
+    assert history_of(replica_of(client)) == before
+    learned = send(client, {"id": "w", "y": 1}, "labels")  # type: ignore[arg-type]
+    assert learned["learned"] == 1
+    totals = "learner.history.totals"
+    assert history_of(replica_of(client))[totals] != before[totals]
+    assert replica_of(client).learner.observed == 0
+    assert bits(replica_of(client)) == bits(loaded(store))
+
+
 def test_an_archive_carries_the_history(client, store, tmp_path):
     send(client, [row(number) for number in range(30)])
     send(client, [row(30)], "observe")
