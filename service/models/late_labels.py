@@ -478,10 +478,14 @@ def _row_of(pending: PendingRow, replaces: bytes | None = None) -> WaitingRow:
     return WaitingRow(row, _decoded_classes(rest[0][1]) if rest else None, replaces)
 
 
+def stored_scores(served: "ClassScores") -> np.ndarray:
+    """Scores of all classes as rows keep them while they wait."""
+    return np.clip(served.scores, -_LARGEST_FLOAT32, _LARGEST_FLOAT32).astype("<f4")
+
+
 def _encoded_classes(served: "ClassScores") -> Iterator[bytes]:
     """A record of the class scores of each row."""
-    scores = np.clip(served.scores, -_LARGEST_FLOAT32, _LARGEST_FLOAT32).astype("<f4")
-    for row, best in zip(scores, served.best.tolist(), strict=True):
+    for row, best in zip(stored_scores(served), served.best.tolist(), strict=True):
         fields = {"classes": served.classes, "best": best, "scores": row.tobytes()}
         yield encode_control(_SERVED_CLASSES, fields)
 

@@ -143,7 +143,6 @@ async def under_another_spec(
     if not first - 1 <= until <= record.seq:
         raise NotKept(record.id, until, first, record.seq)
     replica = await _empty_replica(features, journal, record, first - 1, until, spec)
-    replica.forget_what_served()
     for part in replica.parts:
         part.ignore_pauses()
     replica.seq = first - 1
@@ -183,7 +182,9 @@ async def _empty_replica(
     """A replica with this spec that has learned nothing, for the records after `after`."""
     before = read_spec(record.spec)
     if spec.get("history") == before.get("history"):
-        return Replica(record, features, kept_answers=0, spec=canonical(spec))
+        replica = Replica(record, features, kept_answers=0, spec=canonical(spec))
+        replica.forget_what_served()
+        return replica
     inputs = inputs_of(before)
     late = await read_late_rows(journal, record, after, until, inputs.row_width)
     names = []

@@ -1,27 +1,33 @@
 """Replay of a journal under another history: its rows with the inputs of other groups.
 
-A row with a late label also has the history columns that it was served with. In their place it gets
-those of the new history as they were at the record from which the row was served. If the journal no
-longer has that record, they are the columns of an empty history.
+A row with a late label is served again by the replica at the record from which it was served: with
+the columns of the new history in the place of those that it has, and with a new score. If the
+journal no longer has that record, the first state of the replay serves it.
 """
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dualstream.service.journal.protocol import Journal, ModelRecord
 from dualstream.service.journal.record import Rows
+from dualstream.service.models.late_labels import stored_scores
 from dualstream.service.replica.entries import as_batch, decoded
 from dualstream.service.replica.features import Features
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, Outcome
-from dualstream.solvers.history.columns import HistoryColumns
-from dualstream.solvers.jit import Ints
+from dualstream.solvers.evaluation import late_label_scores
+from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.protocols.learner import served_parts
 from dualstream.solvers.rows.columns.inputs import Inputs, depends_on_past, inputs_of
 
+if TYPE_CHECKING:
+    from dualstream.solvers.online.class_choice import ClassScores
+
 _ORDINARY, _LATE, _OBSERVED = range(3)
+_NO_FEATURES = np.empty(0, np.int64)
 
 
 def why_not(before: Inputs, after: Inputs) -> str | None:
@@ -62,7 +68,8 @@ async def read_late_rows(
                 late = np.flatnonzero(block.served_seqs >= 0)
                 rows.append(as_batch(block, dim).take(late))
                 seqs.append(seq + 1 + late)
-                served_seqs.append(block.served_seqs[late])
+                # A store that lost records may have served a row at a later seq.
+                served_seqs.append(np.minimum(block.served_seqs[late], seq + late))
             seq += len(block) if isinstance(block, Rows) else 1
     if not rows:
         return None
@@ -92,9 +99,7 @@ class ReplicaOfOtherHistory(Replica):
         self.dim = before.row_width
         self._before, self._after = before, inputs_of(self.spec)
         self._has_past = depends_on_past(self.spec)
-        self._history: HistoryColumns | None = getattr(self.learner, "history", None)
-        self._columns = columns
-        self._late = late if self._history is not None else None
+        self._columns, self._late = columns, late
         self._served: dict[int, Batch] = {}
         """Rows that have been served and not yet labelled, by the seq of the label."""
         self._served_count = 0
@@ -120,42 +125,70 @@ class ReplicaOfOtherHistory(Replica):
         """Learn rows of one kind; only the state before the first one may have served rows."""
         if kind == _OBSERVED and not self._has_past:
             return Outcome.of_rows_set_aside(
-                self.learner.learn(self._converted(batch[:0], False)), len(batch)
+                self.learner.learn(self._converted(batch[:0])), len(batch)
             )
         self._serve(first_seq - 1)
-        if kind == _LATE and self._late is not None:
+        if kind == _LATE:
             seqs = range(first_seq, first_seq + len(batch))
             rows = Batch.concat([self._served.pop(seq) for seq in seqs])
         else:
-            rows = self._converted(batch, kind == _LATE)
+            rows = self._converted(batch)
         return super().learn_rows(rows, first_seq)
 
     def _serve(self, seq: int) -> None:
         """Serve the rows that were served from the state at `seq` or from one before the first."""
         late, begin = self._late, self._served_count
-        if late is None or self._history is None:
+        if late is None:
             return
         end = int(np.searchsorted(late.served_seqs, seq, "right"))
         if begin == end:
             return
-        rows = self._converted(late.rows[begin:end], True)
-        served = _with_inputs(self._history.peek(replace(rows, served=None)), rows)
+        served = self._served_again(self._converted(late.rows[begin:end], self._columns))
         for row, at in enumerate(late.seqs[begin:end].tolist()):
             self._served[at] = served[row : row + 1]
         self._served_count = end
 
-    def _converted(self, batch: Batch, is_late: bool) -> Batch:
-        """Rows of the journal with the inputs of the new groups; late ones without columns."""
+    def _served_again(self, rows: Batch) -> Batch:
+        """Rows with late labels as the present state serves them."""
+        learner: Any = self.learner
+        columns = replace(rows, served=None, served_parts=None, replaced=None)
+        if self._has_past:
+            # Ages are as they were served.
+            columns = columns if learner.history is None else learner.history.peek(columns)
+            learner = learner.core
+        parts: Floats | None
+        if self.spec["task"] == "multiclass":
+            scores, parts = self._class_scores(learner, columns, rows)
+        else:
+            scores, parts = learner.predict(columns), served_parts(learner, columns)
+        # An infinite score leaves a row late, and is not counted.
+        scores = np.where(np.isfinite(scores), scores, np.inf)
+        return replace(_with_inputs(columns, rows), served=scores, served_parts=parts)
+
+    def _class_scores(self, learner: Any, columns: Batch, rows: Batch) -> tuple[Floats, Floats]:
+        """Scores of the best classes (n,), and losses of the labels (n, 3)."""
+        served: ClassScores = learner.predict_classes(columns)
+        scores, losses = np.zeros(len(rows)), np.empty((len(rows), 3))
+        stored = stored_scores(served).astype(np.float64)
+        as_served = late_label_scores.as_served(self.spec)
+        for row, best in enumerate(served.best.tolist()):
+            scores[row] = served.scores[row, best] if best >= 0 else 0.0
+            label = rows.classes[int(rows.labels[row])]
+            losses[row] = as_served.losses_of_classes(stored[row], served.classes, best, label)
+        return scores, losses
+
+    def _converted(self, batch: Batch, without: Ints = _NO_FEATURES) -> Batch:
+        """Rows of the journal with the inputs of the new groups, and without some features."""
         width, after = self._after.width, self._after.row_width
         indices = batch.indices.astype(np.int64)
         is_input = indices >= width
         indices[is_input] = _indices(self._before, self._after)[indices[is_input] - width]
-        stays = indices >= 0
-        if is_late:
-            stays &= ~np.isin(indices, self._columns)
+        stays = (indices >= 0) & ~np.isin(indices, without)
         indptr = np.concatenate(([0], np.cumsum(stays)))[batch.indptr]
         rows = Batch.from_csr(indptr, indices[stays], batch.values[stays], dim=after)
-        return batch.with_rows(rows.indptr, rows.indices, rows.values, after)
+        return replace(
+            batch, indptr=rows.indptr, indices=rows.indices, values=rows.values, dim=after
+        )
 
 
 def _indices(before: Inputs, after: Inputs) -> Ints:
@@ -178,4 +211,4 @@ def _with_inputs(columns: Batch, rows: Batch) -> Batch:
     indptr = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=n))))
     indices = np.concatenate((columns.indices, rows.indices[is_input]))[order]
     values = np.concatenate((columns.values, rows.values[is_input]))[order]
-    return rows.with_rows(indptr, indices, values, rows.dim)
+    return replace(rows, indptr=indptr, indices=indices, values=values)

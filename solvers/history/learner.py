@@ -71,6 +71,11 @@ class WithPast:
         assert stage is None or isinstance(stage, HistoryColumns)
         return stage
 
+    @property
+    def core(self) -> Learner:
+        """The learner that sees the columns."""
+        return cast(Learner, self._learner)
+
     def learn(self, batch: Batch) -> Outcome:
         """See Learner. Rows of weight 0 without a label only enter."""
         batch.check_width(self._width)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ from starlette.testclient import TestClient
 
 from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
+from dualstream.service.journal.protocol import AppendRequest, Part
+from dualstream.service.journal.record import encode_rows
 from dualstream.service.models.replay import under_another_spec
 from dualstream.service.replica.point_in_time import state_at
 from dualstream.service.replica.replica import Replica
+from dualstream.solvers.rows.columns.inputs import key_number
 from dualstream.solvers.rows.hashing import hash_names
 from tests.service.features.versions.support import settled
 from tests.service.models.replay_support import got, refused, replayed, state
@@ -126,18 +130,29 @@ def test_other_groups_learn_what_a_model_with_them_learns(serve, store, case: st
     assert got(replayed(store)) == state(client)
 
 
-@pytest.mark.parametrize("task", ["binary", "multiclass"])
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 @pytest.mark.parametrize("case", CHANGED)
-def test_late_labels_have_the_columns_of_the_new_groups_when_they_were_served(
+def test_late_labels_are_learned_as_the_new_groups_serve_their_rows(
     serve, store, case: str, task: str
 ):
-    """Metrics differ: they count the score that the new model gives when the label arrives."""
     client = serve(store=store)
-    label = (lambda n: n % 2) if task == "binary" else (lambda n: f"class {n % 12}")
+    label = (lambda n: f"class {n % 12}") if task == "multiclass" else (lambda n: n % 2)
     for model, history in (("m", SPEC["history"]), ("other", CHANGED[case])):
         create(client, model, history, task=task)
         send(client, model, late=True, label=label)
-    assert learner_after(store, CHANGED[case]) == live(client, "other") != live(client, "m")
+    result = replayed(store, "--set", f"history={json.dumps(CHANGED[case])}")
+    assert got(result) == state(client, "other") != state(client)
+    assert got(replayed(store)) == state(client)
+
+
+@pytest.mark.parametrize("case", ["a group less", "groups of the other keys"])
+def test_members_of_a_portfolio_serve_late_rows_again(serve, store, case: str):
+    client = serve(store=store)
+    for model, history in (("m", SPEC["history"]), ("other", CHANGED[case])):
+        create(client, model, history, algorithm="portfolio")
+        send(client, model, late=True)
+    result = replayed(store, "--set", f"history={json.dumps(CHANGED[case])}")
+    assert got(result) == state(client, "other") != state(client)
 
 
 def test_a_replay_of_a_part_of_the_journal_ends_at_its_last_row(serve, store):
@@ -184,6 +199,53 @@ def test_a_row_that_was_served_before_the_kept_journal_has_columns_of_no_history
     kept, removed = ["card.count.1h", "card.amount.mean.1h"], ["shop*card.tax.last"]
     assert weights[hash_names(kept, 12)].all()
     assert not weights[hash_names(removed, 12)].any()
+
+
+def test_a_row_that_was_served_at_a_seq_that_was_lost_is_served_before_its_label(serve, store):
+    client = serve(store=store)
+    create(client, "m", SPEC["history"])
+    send(client, "m", late=True)
+    card, at = 2**12, 2**12 + 2
+    served: dict[str, Any] = {"served_scores": [0.5], "served_seqs": [10**6]}
+    append(store, "m", encode_rows([0, 3], [7, card, at], [1.0, 99.0, 1.75e9], [1.0], **served))
+    totals = replica_after(store, CHANGED["a group less"]).learner.state()["history.totals"]
+    assert totals[0] == replica_after(store, None).learner.state()["history.totals"][0]
+
+
+def test_a_label_replaces_another_one_in_the_new_groups(serve, store):
+    client = serve(store=store)
+    dim, changed = 2**12, [CARD | {"stats": ["mean", "label_mean"], "labels": 1}]
+    for model, history in (("m", SPEC["history"]), ("other", changed)):
+        create(client, model, history)
+        observed = {"at": 1.75e9, "card": "c", "amount": 3}
+        client.post(f"/models/{model}/observe", json=observed).raise_for_status()
+        # Served from the empty history, so without columns.
+        served: dict[str, Any] = {"served_scores": [0.5], "served_seqs": [0]}
+        inputs = [dim, dim + 2, dim + 3] if model == "m" else [dim, dim + 1, dim + 2]
+        row = [0, 4], [7, *inputs], [1.0, key_number("c"), 1.75e9, 3.0]
+        append(store, model, encode_rows(*row, [1.0], **served))
+        append(store, model, encode_rows(*row, [-1.0], **served, replaced=[1.0]))
+        client.post(f"/models/{model}/learn", json=observed | {"y": 1}).raise_for_status()
+    replayed_state = replica_after(store, changed).learner.state()
+    assert learner_after(store, changed) == live(client, "other")
+    assert replayed_state["history.totals"].tolist() == [2.0, 0.5]
+
+
+def append(store: str, model: str, body: bytes) -> None:
+    """Journal a row as another worker does."""
+
+    async def run() -> None:
+        journal = await open_journal(store)
+        try:
+            record = await journal.get(model)
+            parts = [Part(body, 1)]
+            await journal.append(
+                AppendRequest(model, record.incarnation, os.urandom(16), 10**9, parts)
+            )
+        finally:
+            await journal.close()
+
+    asyncio.run(run())
 
 
 def test_a_history_of_what_the_journal_does_not_have_is_refused(serve, store):
