@@ -1,4 +1,5 @@
-"""A history while the server is killed: each event enters once, and each label is learned once.
+"""A history while the server is killed: each event enters once, and each label is learned once,
+revised ones too.
 
 `make test` runs a sample of the kills, `make chaos` DUALSTREAM_CHAOS_ROUNDS times as many.
 DUALSTREAM_CHAOS_SEED is the seed.
@@ -56,7 +57,7 @@ class Clients:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.counts = {"learn": 0, "observe": 0, "remember": 0}
+        self.counts = {"learn": 0, "observe": 0, "remember": 0, "revise": 0}
         self.done = 0
         self._lock, self._is_stopping = threading.Lock(), threading.Event()
         self._errors: list[BaseException] = []
@@ -82,15 +83,20 @@ class Clients:
             while not self._is_stopping.is_set():
                 number += 1
                 way = chance.choice(["learn", "observe", "remember"])
-                self._send(way, _event(chance, client, number))
+                event = _event(chance, client, number)
+                self._send(way, event)
+                revisions = chance.choice([0, 1, 2]) if way == "remember" else 0
+                for y in [1 - _label_of(event), _label_of(event)][:revisions]:
+                    self._post("labels?revise=true", {"id": event["tx"], "y": y})
                 with self._lock:
+                    self.counts["revise"] += revisions
                     self.counts[way] += 1
                     self.done += 1
         except BaseException as error:  # shown by the thread of the test
             self._errors.append(error)
 
     def _send(self, way: str, event: dict) -> None:
-        label = {"id": event["tx"], "y": len(event["tx"]) % 2}
+        label = {"id": event["tx"], "y": _label_of(event)}
         if way == "learn":
             self._post("learn", event | {"y": label["y"]})
         elif way == "observe":
@@ -98,7 +104,7 @@ class Clients:
         else:
             # A repeated prediction leaves the row that waits as it is.
             self._post("predict?remember=true", event)
-            self._post("labels", label)
+            self._post("labels?revise=true", label)
 
     def _post(self, route: str, body: dict) -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -110,6 +116,10 @@ class Clients:
                 assert answer.status_code == 503, answer.text
             time.sleep(0.02)
         raise AssertionError(f"no answer to {route}")
+
+
+def _label_of(event: dict) -> int:
+    return len(event["tx"]) % 2
 
 
 def _event(chance: Random, client: int, number: int) -> dict:
@@ -153,7 +163,9 @@ def kill_again_and_again(run: Run, store: str, log) -> None:
         clients.stop()
         counts = clients.counts
         answer = httpx.get(f"{server.url}/models/m?digest=true").json()
-        assert answer["samples"] == counts["learn"] + counts["remember"]
+        labelled = counts["learn"] + counts["remember"]
+        assert answer["samples"] == labelled + counts["revise"] and counts["revise"] > 0
+        assert httpx.get(f"{server.url}/models/m/metrics").json()["rows"] == labelled
         assert answer["seq"] == sum(counts.values()) + counts["remember"]
     finally:
         if server.process.poll() is None:
@@ -180,8 +192,8 @@ async def records_of(store: str) -> list[Rows]:
 def assert_columns_follow_from_the_journal(replica: Replica, blocks: list[Rows]) -> None:
     """A computation in plain Python gives the same columns, to the bit, for each card and site."""
     inputs, groups = inputs_of(replica.spec), replica.spec["history"]
-    reference, carried = Reference(groups), (*inputs.keys, *inputs.times, *inputs.values)
-    rows: list[tuple[dict[str, float], float, bool]] = []
+    reference, carried = Reference(groups, unit=True), (*inputs.keys, *inputs.times, *inputs.values)
+    rows: list[tuple[dict[str, float], float, bool, float]] = []
     for block in blocks:
         for n in range(len(block)):
             entries = slice(int(block.indptr[n]), int(block.indptr[n + 1]))
@@ -191,11 +203,14 @@ def assert_columns_follow_from_the_journal(replica: Replica, blocks: list[Rows])
             cells = {carried[j - inputs.width]: x for j, x in pairs if j >= inputs.width}
             label = math.nan if block.labels is None else float(block.labels[n] > 0)
             served = block.served_scores
-            rows.append((cells, label, served is not None and served[n] == served[n]))
+            before = math.nan if block.replaced is None else float(block.replaced[n])
+            before = float(before > 0) if before == before else before
+            is_late = served is not None and served[n] == served[n]
+            rows.append((cells, label, is_late, before))
     assert len(rows) == replica.seq
-    for cells, label, is_late in rows:
-        reference.row(cells, label, False, not is_late, is_late)
-    probes = [cells | {"at": 1.75e9 + 1e5} for cells, _, _ in rows[-60:]]
+    for cells, label, is_late, before in rows:
+        reference.row(cells, label, False, not is_late, is_late, before)
+    probes = [cells | {"at": 1.75e9 + 1e5} for cells, *_ in rows[-60:]]
     names = replica.learner.history.names
     features = hash_names(names, replica.spec["features"]["bits"]).tolist()
     for cells in probes:

@@ -33,10 +33,14 @@ class Slot:
 
 
 class Reference:
-    """`classes` 1, or the number of classes whose labels are numbers from 0."""
+    """`classes` 1, or the number of classes whose labels are numbers from 0.
 
-    def __init__(self, groups, classes=1, decay=decay_of, log=log1p):
+    unit  means of labels are in 0 to 1
+    """
+
+    def __init__(self, groups, classes=1, decay=decay_of, log=log1p, unit=False):
         self.groups, self.classes, self.decay, self.log = groups, classes, decay, log
+        self.unit = unit or classes > 1
         self.tables = [{} for _ in groups]
         self.labels, self.means = 0.0, [0.0] * classes
         self.late, self.lost = [0] * len(groups), [0] * len(groups)
@@ -44,21 +48,31 @@ class Reference:
     def target(self, label, j):
         return label if self.classes == 1 else float(label == j)
 
-    def row(self, cells, label, reads, enters, is_late):
+    def row(self, cells, label, reads, enters, is_late, replaced=NAN):
         """Columns of a row of {column: number}; None for what is missing. It enters afterwards.
 
-        label   NaN if it is not known or does not count
+        label     NaN if it is not known or does not count
+        replaced  the label that a late label replaces
         """
         out = []
         for g, group in enumerate(self.groups):
-            out += self.in_group(g, group, cells, label, reads, enters, is_late)
-        if label == label and (enters or is_late):
+            out += self.in_group(g, group, cells, label, reads, enters, is_late, replaced)
+        if label == label and is_late and replaced == replaced and self.labels:
+            for j in range(self.classes):
+                self.means[j] = self.mean_with(self.means[j], 1.0 / self.labels, replaced, label, j)
+        elif label == label and (enters or is_late):
             self.labels += 1.0
             for j in range(self.classes):
                 self.means[j] += (self.target(label, j) - self.means[j]) / self.labels
         return out
 
-    def in_group(self, g, group, cells, label, reads, enters, is_late):
+    def mean_with(self, mean, part, before, label, j):
+        if part >= 1.0 - 1e-9:
+            return self.target(label, j)
+        mean += part * (self.target(label, j) - self.target(before, j))
+        return max(0.0, min(1.0, mean)) if self.unit else clipped(mean, LARGEST)
+
+    def in_group(self, g, group, cells, label, reads, enters, is_late, replaced):
         timed = any(isinstance(one, str) for one in group["half_life"])
         keys = tuple(cells.get(name) for name in group["by"])
         time = NAN if group["time"] is None else cells.get(group["time"], NAN)
@@ -95,6 +109,8 @@ class Reference:
         elif is_late and label == label and value == value and self.takes_labels(group):
             if slot is None:
                 self.lost[g] += 1
+            elif replaced == replaced:
+                self.replace(group, slot, replaced, label, factors, timed)
             else:
                 if not timed:
                     for block, (_, keep, _) in zip(slot.blocks, factors, strict=True):
@@ -156,21 +172,36 @@ class Reference:
             block.mean, block.scatter = value, 0.0
         block.weight = kept + mine
 
+    def replace(self, group, slot, before, label, factors, timed):
+        if before in slot.labels:
+            slot.labels[slot.labels.index(before)] = label
+        for block, (_, keep, mine) in zip(slot.blocks, factors, strict=True):
+            if not timed or block.label_weight < mine * (1.0 - 1e-9):
+                block.label_weight *= 1.0 if timed else keep
+                self.count_label(block, label, mine)
+            elif block.label_weight > 0:
+                for j, mean in enumerate(block.label_means):
+                    part = mine / block.label_weight
+                    block.label_means[j] = self.mean_with(mean, part, before, label, j)
+
     def enter_label(self, group, slot, label, factors):
         """Label weights have decayed."""
         if label == label:
             slot.labels = [label, *slot.labels][: group["labels"]]
         for block, (_, _, mine) in zip(slot.blocks, factors, strict=True):
-            weight = block.label_weight if block.label_weight >= 1e-60 else 0.0
-            if label == label and mine > 0:
-                for j in range(self.classes):
-                    target = self.target(label, j)
-                    if weight > 0:
-                        mean = block.label_means[j]
-                        target = mean + (mine / (weight + mine)) * (target - mean)
-                    block.label_means[j] = target
-                weight += mine
-            block.label_weight = weight
+            self.count_label(block, label, mine)
+
+    def count_label(self, block, label, mine):
+        weight = block.label_weight if block.label_weight >= 1e-60 else 0.0
+        if label == label and mine > 0:
+            for j in range(self.classes):
+                target = self.target(label, j)
+                if weight > 0:
+                    mean = block.label_means[j]
+                    target = mean + (mine / (weight + mine)) * (target - mean)
+                block.label_means[j] = target
+            weight += mine
+        block.label_weight = weight
 
 
 def merged(entries, features, columns):

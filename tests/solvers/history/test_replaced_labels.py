@@ -8,7 +8,9 @@ import pytest
 from dualstream.solvers import Batch
 from dualstream.solvers.history.columns import HistoryColumns
 from dualstream.solvers.history.spec import half_life_seconds
+from dualstream.solvers.rows.batch import moved_labels
 from dualstream.solvers.rows.hashing import hash_names
+from tests.solvers.history.reference import Reference, merged
 from tests.solvers.history.support import (
     NAN,
     batch_of,
@@ -126,6 +128,31 @@ def test_a_batch_with_replaced_labels_equals_its_rows():
         single = HistoryColumns(groups, inputs_of_width(10), 10, task)
         assert same_batches(learn_in(single, batch, [1, 7]), out)
         assert as_bytes(single.state()) == as_bytes(whole.state())
+
+
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_state_equals_that_of_dictionaries_to_the_bit(task):
+    batch, rows, _ = revised_stream(task, 5)
+    groups = [GROUP | {"labels": 3}, group("shop", half_life=(2, 30), of=None, labels=8)]
+    stage = HistoryColumns(groups, inputs_of_width(10), 10, task)
+    stage.learn(batch)
+    reference = Reference(groups, classes=3 if task == "multiclass" else 1, unit=task == "binary")
+    numbers = (batch.labels, batch.replaced)
+    if task == "binary":
+        numbers = [np.where(np.isnan(one), NAN, one > 0) for one in numbers]
+    if task == "multiclass":
+        of_class = [stage.names.index(f"shop.labels.1={name}") for name in "abc"]
+        order = np.argsort(np.argsort(of_class)).astype(float)
+        numbers = [moved_labels(one, order) for one in numbers]
+    late = np.isfinite(batch.served)
+    for cells, label, before, is_late in zip(rows, *numbers, late, strict=True):
+        reference.row(cells, label, False, not is_late, is_late, before)
+    features = hash_names(stage.names, 10).tolist()
+    for shop in {row["shop"] for row in rows}:
+        cells = {"shop": shop, "at": 1.7e9 + 1e7}
+        got = rows_of(stage.peek(batch_of([({}, cells)], [1.0], [0.0], [NAN], 10)))[0]
+        columns = reference.row(cells, NAN, True, False, False)
+        assert got == merged({}, features, columns)
 
 
 def stepper(stage, shop=7.0):
