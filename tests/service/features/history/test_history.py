@@ -219,6 +219,30 @@ def test_a_late_label_is_learned_with_the_columns_as_served(client):
     assert int(replica_of(client).capture().arrays["learner.history.totals"][0]) == 10
 
 
+def test_a_revised_label_takes_the_place_of_the_old_one(client, serve, store):
+    past, clients = Past(), [client, serve(store=store)]
+    rows = {f"t{number}": event(number) for number in range(24)}
+    for tx, row in rows.items():
+        past.enter(row)
+        client.post("/models/m/predict?remember=true", json=row | {"tx": tx})
+    last = dict.fromkeys(rows, 0)
+    for turn, sent in enumerate(([*rows], [*rows][::3], [*rows][::2], [*rows][::6])):
+        last |= {tx: (len(tx) + turn) % 2 for tx in sent}
+        body = {"labels": [{"id": tx, "y": last[tx]} for tx in sent]}
+        answer = clients[turn % 2].post("/models/m/labels?revise=true", json=body).json()
+        assert answer["rejected"] == 0
+    past.labels = [(row, last[tx]) for tx, row in rows.items()]
+    clients[1].post("/models/m/learn", json=event(24, fraud=1))
+    past.enter(event(24), 1)
+    seq = replica_of(clients[1]).seq
+    for one in clients:
+        one.get(f"/models/m/predict?x=&min_seq={seq}")
+        for number in range(25, 30):
+            assert shown(one, event(number)) == pytest.approx(past.columns(event(number)), rel=1e-9)
+        assert one.get("/models/m/metrics").json()["rows"] == 25
+        assert bits(replica_of(one)) == bits(loaded(store))
+
+
 def test_a_row_that_waits_enters_once(client):
     row = event(1, tx="a")
     for _ in range(2):
