@@ -87,6 +87,10 @@ class Model(MaybeStale, kw_only=True):
     unreadable: Annotated[
         str | None, about("In a list: why this server cannot read the model.")
     ] = None
+    rows_held_at_most: Annotated[
+        int | None,
+        about("Boosted trees: rows in memory at most, with the columns of the stream so far."),
+    ] = None
     warnings: Annotated[list[str], about("When it is created: known weaknesses of the spec.")] = []
 
 
@@ -351,6 +355,10 @@ class Member(Struct, kw_only=True, omit_defaults=True):
         dict[str, float] | None, about("a and b: the probability of a margin m is sigma(a m + b).")
     ]
     has_certificate: bool
+    rows_held_at_most: Annotated[
+        int | None,
+        about("Boosted trees: rows in memory at most, with the columns of the stream so far."),
+    ] = None
     model: Annotated[str | None, about("In an answer of one member.")] = None
     seq: Annotated[int | None, about("In an answer of one member.")] = None
 

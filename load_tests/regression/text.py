@@ -65,14 +65,14 @@ was fixed.
 """
 
 ADDED = """\
-`fast` and `full` add `net`, `boosted-20480`, `boosted-2048-absolute`, in `full` `neighbours` and
+`fast` and `full` add `net`, `boosted-16384`, `boosted-2048-absolute`, in `full` `neighbours` and
 `splines`, and `stack`: see [Nonlinear learners](../guides/nonlinear.md). Each of them learns the
 target itself, without a base; the trees see [past targets](../guides/portfolio.md#past-targets):
 
 | member | learner |
 | --- | --- |
 | `net` | neural network, Huber loss |
-| `boosted-20480` | boosted trees over the last 20,480 rows, squared loss |
+| `boosted-16384` | boosted trees over the last 16,384 rows, squared loss |
 | `boosted-2048-absolute` | the same over the last 2,048 rows, absolute loss: leaves are medians |
 | `neighbours` | mean of the nearest of the last 1,000 rows |
 | `splines` | a curve of each column |

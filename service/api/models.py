@@ -34,6 +34,7 @@ from dualstream.service.models.readiness import PAGE
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.replica.spec import read_spec
 from dualstream.solvers.export.source import json_list_of
+from dualstream.solvers.nonlinear.spec import longest_window
 from dualstream.solvers.protocols import served_weights, sparse_support
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.rows.class_names import class_label
@@ -92,6 +93,23 @@ async def create_model(model_id: str, request: Request, if_match: IfMatch = None
 
 def _warnings_of(spec: dict[str, Any]) -> list[str]:
     """What a new model of this resolved specification does badly."""
+    return [*_warnings_of_intercept(spec), *_warnings_of_windows(spec)]
+
+
+def _warnings_of_windows(spec: dict[str, Any]) -> list[str]:
+    """Boosted trees whose ring may be too short for their window."""
+    members = spec.get("members", [spec])
+    return [
+        f"{'' if one is spec else one['name'] + ': '}the window is {one['window']} rows, but with "
+        f"128 features or more the last {room} rows are in memory; `rows_held_at_most` has the "
+        "number for the features of the stream so far"
+        for one in members
+        if isinstance(one, dict) and one.get("algorithm") == "boosted"
+        if one["window"] > (room := longest_window(spec["features"], one.get("memory", "standard")))
+    ]
+
+
+def _warnings_of_intercept(spec: dict[str, Any]) -> list[str]:
     if spec.get("loss") != "logistic" or spec["intercept"] is not True:
         return []
     # The probabilities of `asset` are not too high.
@@ -320,6 +338,7 @@ def _view_of(model: Served) -> Model:
         seq=replica.seq,
         samples=replica.learner.samples,
         rejected=replica.rejected,
+        rows_held_at_most=getattr(replica.learner, "max_rows", None),
         created=_created(record),
         **replica.parts.fields(replica.seq),
         **staleness(model),

@@ -71,6 +71,7 @@ def member_of(view: MemberView, model: str | None = None, seq: int | None = None
         if view.calibration is None
         else dict(zip(("a", "b"), view.calibration, strict=True)),
         has_certificate=view.has_certificate,
+        rows_held_at_most=view.max_rows,
         model=model,
         seq=seq,
     )

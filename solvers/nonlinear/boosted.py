@@ -10,8 +10,8 @@ so that removing a tree is one subtraction for each row. The cost of a row does 
 
 The loss is logistic for classes and squared for numbers, or absolute with `loss: absolute`: then
 the values of leaves are medians of the errors (as in Friedman's LAD_TreeBoost), which a few wild
-targets do not move. The score of a row is from before it is
-learned. Columns are those of dense_columns.py; with more than DRAWN columns, a tree may split a
+targets do not move. The score of a row is from before it is learned. Columns are those of
+dense_columns.py; with more than DRAWN columns, a tree may split a
 draw of about DRAWN of them, by a hash of the seed and the number of the tree. No row is rejected.
 
 Memory: see boosted_ring.py.
@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import NotExpressible
-from dualstream.solvers.jit import Floats, Ints
+from dualstream.solvers.jit import Floats, Indices, Ints
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
+from dualstream.solvers.nonlinear.boosted_growth import NO_ERRORS, Growth
 from dualstream.solvers.nonlinear.boosted_kernels import (
     AT,
     BASE,
@@ -34,12 +35,11 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     MARGIN,
     MEAN_SQUARE,
     ROWS,
-    SINCE_TREE,
     TARGET,
     TREES,
     WEIGHT,
 )
-from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, NO_ERRORS, TreeRing
+from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE
 from dualstream.solvers.nonlinear.dense_values import dense_values
 from dualstream.solvers.nonlinear.lags import COMPARED, Lags, follow_each_other
@@ -64,6 +64,7 @@ class Boosted(TreeRing, NonlinearLearner):
         TreeRing.__init__(self, spec)
         self._is_absolute = "loss" in spec
         self._lags = Lags(self._dim, spec.get("lags", 0))
+        self._most_value = _kernels.most_value(self._is_binary)
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -74,43 +75,39 @@ class Boosted(TreeRing, NonlinearLearner):
             done, why = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
                 scores, losses, self._is_binary, self.REACH, self._window, FIRST_TREE,
-                self._renewal, *self._table.arrays, self._k, self._f, self._x, self._rows,
-                self._codes, self._about, self._leaves, self._edges, self._n_edges, self._feature,
-                self._threshold, self._left, self._value,
+                self._renewal, *self._table.arrays, self._k, self._f, self._x,
+                self._codes, self._sample, self._about, self._leaves, self._edges, self._n_edges,
+                self._feature, self._threshold, self._left, self._value,
             )  # fmt: skip
             self._make_up(why)
         if self._is_absolute:
             np.abs(batch.labels - scores, out=losses)
 
-    def _grow(self) -> None:
-        """Replace the oldest tree, or add one."""
-        k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
-        k[SINCE_TREE] = 0
-        if k[GROWN] == 0:
+    def _growth_on(self, about: Floats, order: Indices) -> Growth:
+        """See TreeRing."""
+        if self._k[GROWN] == 0:
             if not self._is_binary:
                 self._limit_first_targets()
-            self._f[BASE] = self._about[:n, MARGIN] = self._base()
+                about[:, TARGET] = self._about[: len(about), TARGET]
+            self._f[BASE] = self._about[: len(about), MARGIN] = about[:, MARGIN] = self._base()
             if not self._is_binary:
                 self._f[MEAN_SQUARE] = self._mean_square()
-        if used:
-            self._renew_bins()
-        tree, is_taken = self._next_tree()
-        if is_taken:
-            _kernels.drop_tree(self._about, self._leaves, n, tree, self._value)
         # The ring's best constant moves with the stream; trees alone leave a part of its error.
-        self._f[BASE] += self._move_base()
+        base_step = self._move_base(about)
+        n = len(about)
         slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
         packed, errors = np.empty(n, np.int64), NO_ERRORS
         if self._is_absolute:
-            curvatures[:] = self._about[:n, WEIGHT]
-            errors = self._errors()
-            np.multiply(self._limited(errors), -curvatures, out=slopes)
+            curvatures[:] = about[:, WEIGHT]
+            errors = about[:, TARGET] - about[:, MARGIN]
+            np.multiply(_limited(errors, about), -curvatures, out=slopes)
         else:
-            _kernels.slopes_of(self._about, n, self._is_binary, slopes, curvatures)
+            _kernels.slopes_of(about, n, self._is_binary, slopes, curvatures)
         steepest = _kernels.pack_slopes(slopes, curvatures, packed, units)
         least_gain = 1e-3 if self._is_binary else 1e-12 * steepest * steepest
-        most_value = _kernels.most_value(self._is_binary)
-        self._grow_tree(tree, slopes, curvatures, packed, units, least_gain, most_value, errors)
+        growth = self._new_growth((slopes, curvatures, packed, units), least_gain, order)
+        growth.base_step, growth.errors = base_step, errors
+        return growth
 
     def _columns_shown(self, used: int) -> Ints:
         """See TreeRing: without past targets unless targets follow each other; see lags.py."""
@@ -119,40 +116,19 @@ class Boosted(TreeRing, NonlinearLearner):
             columns = columns[self._table.features(used) < self._dim]
         return columns
 
-    def _errors(self) -> Floats:
-        about = self._about[: int(self._k[ROWS])]
-        errors: Floats = about[:, TARGET] - about[:, MARGIN]
-        return errors
-
-    def _median(self, values: Floats) -> float:
-        """The weighted median of numbers (n,) of the ring's rows."""
-        n = len(values)
-        weights = self._about[:n, WEIGHT].copy()
-        return float(_kernels.median_of(values, weights, np.arange(n, dtype=np.int32), 0, n))
-
-    def _move_base(self) -> float:
-        """Move all margins by the same step towards the best one, and return it."""
-        n = int(self._k[ROWS])
+    def _move_base(self, about: Floats) -> float:
+        """Move the margins of these rows by the same step towards the best one, and return it."""
         if not self._is_absolute:
-            return float(_kernels.move_base(self._about, n, self._is_binary))
-        step = self._median(self._errors())
-        self._about[:n, MARGIN] += step
+            return float(_kernels.move_base(about, len(about), self._is_binary))
+        step = _median(about[:, TARGET] - about[:, MARGIN], about)
+        about[:, MARGIN] += step
         return step
-
-    def _limited(self, errors: Floats) -> Floats:
-        """The errors (n,) within ERRORS_REACH medians of their size.
-
-        A split that suits them (Friedman, as above, section 4.4) is better than one that suits
-        their signs, and a few wild targets do not choose it.
-        """
-        most = ERRORS_REACH * self._median(np.abs(errors))
-        return np.clip(errors, -most, most) if most > 0.0 else np.sign(errors)
 
     def _base(self) -> float:
         """The best constant: the log odds, the mean, or the median, of the rows in the ring."""
         about = self._about[: int(self._k[ROWS])]
         if self._is_absolute:
-            return self._median(about[:, TARGET].copy())
+            return _median(about[:, TARGET].copy(), about)
         total = math.fsum(about[:, WEIGHT])
         target = math.fsum(about[:, WEIGHT] * about[:, TARGET])
         if self._is_binary:
@@ -269,3 +245,19 @@ class Boosted(TreeRing, NonlinearLearner):
         trees = int(self._k[TREES])
         check_arrays(state, {"value": (trees, self._value.shape[1])})
         self._value[:trees] = state["value"]
+
+
+def _median(values: Floats, about: Floats) -> float:
+    """The weighted median of numbers (n,) of these rows."""
+    n, weights = len(values), about[:, WEIGHT].copy()
+    return float(_kernels.median_of(values, weights, np.arange(n, dtype=np.int32), 0, n))
+
+
+def _limited(errors: Floats, about: Floats) -> Floats:
+    """The errors (n,) within ERRORS_REACH medians of their size.
+
+    A split that suits them (Friedman, as above, section 4.4) is better than one that suits their
+    signs, and a few wild targets do not choose it.
+    """
+    most = ERRORS_REACH * _median(np.abs(errors), about)
+    return np.clip(errors, -most, most) if most > 0.0 else np.sign(errors)

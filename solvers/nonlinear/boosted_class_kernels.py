@@ -32,11 +32,11 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     TARGET,
     TREES,
     WEIGHT,
-    bin_among,
     count_row,
+    enter_row,
     limited_weight,
 )
-from dualstream.solvers.nonlinear.dense_columns import COLUMNS, count_features, dense_row
+from dualstream.solvers.nonlinear.dense_columns import count_features, dense_row
 from dualstream.solvers.nonlinear.hashed_numbers import drawn_number
 from dualstream.solvers.nonlinear.softmax import softmax, total_of
 from dualstream.solvers.rows.scalar import clip
@@ -88,8 +88,8 @@ def learn_rows(
     k: I8,
     f: F8,
     x: F8,
-    rows: F4_2D,
     codes: U1_2D,
+    sample: F4_2D,
     about: F8_2D,
     margins: F4_2D,
     leaves: U1_2D,
@@ -106,9 +106,9 @@ def learn_rows(
         begin, end = indptr[i], indptr[i + 1]
         learns = weights[i] > 0.0
         if learns:
-            if k[ROWS] < window and k[ROWS] == rows.shape[0]:
+            if k[ROWS] < window and k[ROWS] == codes.shape[0]:
                 return i, NEEDS_ROW
-            if count_features(indices, begin, end, rows.shape[1], keys, columns, counts, k) == 0:
+            if count_features(indices, begin, end, codes.shape[1], keys, columns, counts, k) == 0:
                 return i, NEEDS_COLUMN
         dense_row(indices, values, begin, end, keys, columns, k, x)
         at, row_scores = k[AT], scores[i]
@@ -124,9 +124,7 @@ def learn_rows(
         k[SAMPLES] += 1
         if not learns:
             continue
-        for j in range(k[COLUMNS]):
-            rows[at, j] = x[j]
-            codes[at, j] = bin_among(x[j], edges[j], n_edges[j])
+        enter_row(at, x, codes, sample, edges, n_edges, k)
         about[at, TARGET], about[at, WEIGHT] = 1 + class_ids[i], limited_weight(weights[i], k, f)
         for c in range(row_scores.shape[0]):
             margins[at, c] = row_scores[c]

@@ -22,19 +22,21 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import boosted_class_kernels as _kernels
+from dualstream.solvers.nonlinear.boosted_growth import MAX_ROWS, RIDGE
 from dualstream.solvers.nonlinear.boosted_kernels import (
     GROWN,
-    MARGIN,
     ROWS,
     SINCE_TREE,
     TARGET,
     TREES as LIVING,
+    grow_tree,
     most_value,
     pack_slopes,
 )
-from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, RIDGE, TreeRing
+from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS
+from dualstream.solvers.nonlinear.spec import PART
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
 from dualstream.solvers.rows.batch import Batch
@@ -56,7 +58,7 @@ class BoostedClasses(TreeRing, ClassScorer):
     """The scorer of `algorithm: boosted`."""
 
     _more, _most_nodes = TREES, MAX_NODES
-    _of_rows = ("_rows", "_codes", "_about", "_leaves", "_margins")
+    _of_rows = ("_codes", "_about", "_leaves", "_margins")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         ClassScorer.__init__(self, spec)
@@ -70,7 +72,7 @@ class BoostedClasses(TreeRing, ClassScorer):
         self._margins = np.zeros((rows, self._room), np.float32)
 
     def _most_rows(self, columns: int) -> int:
-        return min(super()._most_rows(columns), MAX_MARGINS // self._room)
+        return min(super()._most_rows(columns), PART, MAX_MARGINS // self._room)
 
     @property
     def _outputs(self) -> int:
@@ -83,7 +85,7 @@ class BoostedClasses(TreeRing, ClassScorer):
         if self._outputs > self._room:
             window = self._window
             self._room *= 2
-            self._resize(self._rows.shape[1], window)
+            self._resize(self._codes.shape[1], window)
             base, vectors = self._base, self._vectors
             self._base = np.zeros(self._room)
             self._vectors = np.zeros((*self._feature.shape, self._room))
@@ -102,7 +104,7 @@ class BoostedClasses(TreeRing, ClassScorer):
             done, why = _kernels.learn_rows(
                 batch.indptr, batch.indices, batch.values, class_ids, batch.weights, done, scores,
                 self._window, FIRST_TREE, self._renewal, *self._table.arrays, self._k,
-                self._f, self._x, self._rows, self._codes, self._about, self._margins,
+                self._f, self._x, self._codes, self._sample, self._about, self._margins,
                 self._leaves, self._edges, self._n_edges, self._feature, self._threshold,
                 self._left, self._vectors, self._base,
             )  # fmt: skip
@@ -122,9 +124,10 @@ class BoostedClasses(TreeRing, ClassScorer):
         return self._odds(scores)
 
     def _grow(self) -> None:
-        k, n, used, outputs = self._k, int(self._k[ROWS]), int(self._k[COLUMNS]), self._outputs
+        """See TreeRing; a tree never grows during several rows."""
+        k, n, outputs = self._k, int(self._k[ROWS]), self._outputs
         k[SINCE_TREE] = 0
-        if used:
+        if k[COLUMNS]:
             self._renew_bins()
         tree, is_taken = self._next_tree()
         base = self._frequencies()
@@ -136,9 +139,12 @@ class BoostedClasses(TreeRing, ClassScorer):
         )  # fmt: skip
         self._base = base
         pack_slopes(slopes, curvatures, packed, units)
+        derivatives, rows = (slopes, curvatures, packed, units), np.arange(n, dtype=np.int32)
+        growth = self._new_growth(derivatives, LEAST_GAIN, rows)
+        grow_tree(MAX_ROWS, *growth.arguments)
         most = most_value(True)
-        self._grow_tree(tree, slopes, curvatures, packed, units, LEAST_GAIN, most)
-        self._about[:n, MARGIN] = 0.0
+        self._leaves[:n, tree] = growth.leaves(1.0, most)[1]
+        self._plant(growth, tree, is_taken)
         sums = np.zeros((2, self._feature.shape[1], outputs))
         # A softmax of K classes has K - 1 degrees of freedom (Friedman 2001, algorithm 6).
         step = STEP * self.spec["step"] * max(0.5, 1.0 - 1.0 / self.classes)

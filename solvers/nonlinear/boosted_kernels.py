@@ -4,8 +4,8 @@ In every kernel, for S columns of the ring (at least those in use) and T trees
     k        (N_INTS,)   see dense_columns.py and ROWS to SAMPLES below
     f        (N_FLOATS,) see BASE to MEAN below
     x        (S,)        one row, see dense_columns.dense_row
-    rows     (W, S)      float32: the values of the last rows, a ring
-    codes    (W, S)      uint8: the bin of each value
+    codes    (W, S)      uint8: the bin of each value of the last rows, a ring
+    sample   (M, S)      float32: the values of rows 0, stride, 2 stride, ... of the ring
     about    (W, 3)      of each row: TARGET, WEIGHT and MARGIN, its score by the present trees
     leaves   (W, T)      uint8: the node that the row reached in each tree
     edges    (S, MAX_BINS), n_edges (S,)   thresholds between the bins of a column; a value is in
@@ -30,6 +30,7 @@ from dualstream.solvers.jit import (
     RO_F8,
     RO_I4,
     RO_I8,
+    U1,
     U1_2D,
     kernel,
 )
@@ -44,15 +45,21 @@ from dualstream.solvers.nonlinear.dense_columns import (
 from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
 MAX_BINS = 64
+MAX_SAMPLE = 2048
+"""Rows of the ring whose values are kept: bins are made from them."""
+UNKNOWN = 255
+"""No leaf: the tree did not grow on the row. A tree has fewer nodes."""
 
-ROWS, AT, SINCE_TREE, TREES, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES = range(
-    N_OF_COLUMNS, N_OF_COLUMNS + 9
-)
+(
+    ROWS, AT, SINCE_TREE, TREES, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES, GROW_ROWS,
+    SPLITS,
+) = range(N_OF_COLUMNS, N_OF_COLUMNS + 11)  # fmt: skip
 """Rows in the ring, the place of the next one, rows since the last tree, living trees, the oldest
 of them, trees grown so far, rows learned (of a weight above 0), the number of these at which all
-bins are made again, and all rows.
+bins are made again, and all rows. While a tree grows during several rows: rows in the ring when it
+began, and how many rows it has grown with.
 """
-N_INTS = N_OF_COLUMNS + 9
+N_INTS = N_OF_COLUMNS + 11
 
 BASE, MEAN_SQUARE, MEAN_WEIGHT = range(3)
 """The score without trees; regression: the mean squared error, with weight 0.01 on the newest."""
@@ -134,6 +141,34 @@ def limited_weight(weight: float, k: I8, f: F8) -> float:
     return weight
 
 
+@kernel
+def stride_of(n: int) -> int:
+    """Rows of the ring for each row of the sample, if the ring has n rows."""
+    stride = 1
+    while n > MAX_SAMPLE * stride:
+        stride *= 2
+    return stride
+
+
+@kernel(inline=True)
+def enter_row(
+    at: int, x: F8, codes: U1_2D, sample: F4_2D, edges: F8_2D, n_edges: I8, k: I8
+) -> None:
+    """Write the bins of a row, and its values if the sample has it."""
+    stride = stride_of(k[ROWS])
+    if at == MAX_SAMPLE * stride:
+        # The ring gets longer than the sample spans: every other row of the sample stays.
+        for i in range(1, MAX_SAMPLE // 2):
+            for j in range(k[COLUMNS]):
+                sample[i, j] = sample[2 * i, j]
+        stride *= 2
+    for j in range(k[COLUMNS]):
+        codes[at, j] = bin_among(x[j], edges[j], n_edges[j])
+    if at % stride == 0:
+        for j in range(k[COLUMNS]):
+            sample[at // stride, j] = x[j]
+
+
 @kernel(inline=True)
 def count_row(window: int, first_tree: int, renewal: int, k: I8) -> int:
     """Count a row that was written at AT; what is due then: a review, a tree or nothing (DONE)."""
@@ -144,6 +179,8 @@ def count_row(window: int, first_tree: int, renewal: int, k: I8) -> int:
     k[SINCE_TREE] += 1
     if k[SINCE_REVIEW] >= REVIEW_ROWS:
         return NEEDS_REVIEW
+    if k[GROW_ROWS] > 0:
+        return NEEDS_TREE
     if k[LEARNED] >= first_tree and k[SINCE_TREE] * renewal >= k[ROWS]:
         return NEEDS_TREE
     return DONE
@@ -170,8 +207,8 @@ def learn_rows(
     k: I8,
     f: F8,
     x: F8,
-    rows: F4_2D,
     codes: U1_2D,
+    sample: F4_2D,
     about: F8_2D,
     leaves: U1_2D,
     edges: F8_2D,
@@ -191,9 +228,9 @@ def learn_rows(
         begin, end = indptr[i], indptr[i + 1]
         learns = weights[i] > 0.0
         if learns:
-            if k[ROWS] < window and k[ROWS] == rows.shape[0]:
+            if k[ROWS] < window and k[ROWS] == codes.shape[0]:
                 return i, NEEDS_ROW
-            if count_features(indices, begin, end, rows.shape[1], keys, columns, counts, k) == 0:
+            if count_features(indices, begin, end, codes.shape[1], keys, columns, counts, k) == 0:
                 return i, NEEDS_COLUMN
         dense_row(indices, values, begin, end, keys, columns, k, x)
         at, margin = k[AT], f[BASE]
@@ -213,9 +250,7 @@ def learn_rows(
         k[SAMPLES] += 1
         if not learns:
             continue
-        for j in range(k[COLUMNS]):
-            rows[at, j] = x[j]
-            codes[at, j] = bin_among(x[j], edges[j], n_edges[j])
+        enter_row(at, x, codes, sample, edges, n_edges, k)
         target = y
         if is_binary:
             target = 1.0 if y > 0.0 else 0.0
@@ -234,7 +269,7 @@ def learn_rows(
 
 
 @kernel
-def place_edges(values: F4, bins: int, edges: F8) -> int:
+def quantile_edges(values: F4, bins: int, edges: F8) -> int:
     """Edges between distinct values, sorted, with about equally many in each bin; their number."""
     n = values.shape[0]
     distinct = 1
@@ -249,6 +284,9 @@ def place_edges(values: F4, bins: int, edges: F8) -> int:
             edges[count] = 0.5 * (np.float64(values[i]) + np.float64(values[i - 1]))
             count += 1
             in_bin = 0
+            if distinct > bins:
+                # A frequent value leaves more bins to the others.
+                want = (n - i) / (bins - count)
     return count
 
 
@@ -260,10 +298,106 @@ def code_column(values: F4, codes: U1_2D, j: int, edges: RO_F8, n_edges: int) ->
 
 
 @kernel
-def drop_tree(about: F8_2D, leaves: U1_2D, n: int, tree: int, value: F8_2D) -> None:
-    """Subtract a tree from the margins of the first n rows."""
+def shared_bins(values: F4, edges: RO_F8, n_edges: int) -> float:
+    """Pairs of sorted values that differ and are in one bin."""
+    pairs, in_bin, equal, b = 0.0, 0, 0, 0
+    for i in range(values.shape[0]):
+        before = b
+        while b < n_edges and np.float64(values[i]) > edges[b]:
+            b += 1
+        if b != before:
+            in_bin = equal = 0
+        elif i > 0 and values[i] != values[i - 1]:
+            equal = 0
+        pairs += in_bin - equal
+        in_bin += 1
+        equal += 1
+    return pairs
+
+
+@kernel
+def recode_column(
+    values: F4,
+    codes: U1_2D,
+    n: int,
+    j: int,
+    old: RO_F8,
+    n_old: int,
+    edges: RO_F8,
+    n_edges: int,
+    code_of: U1,
+) -> None:
+    """Bins of column j of the first n rows from their old ones, as their values are forgotten.
+
+    All values of an old bin count as the one in its middle.
+
+    values     a sorted sample of the column
+    code_of    (MAX_BINS,) is overwritten
+    """
+    first = 0
+    for b in range(n_old + 1):
+        end = first
+        while end < values.shape[0] and (b == n_old or np.float64(values[end]) <= old[b]):
+            end += 1
+        if end > first:
+            middle = np.float64(values[(first + end) // 2])
+        elif 0 < b < n_old:
+            middle = 0.5 * (old[b - 1] + old[b])
+        else:
+            middle = old[min(b, n_old - 1)]
+        code_of[b] = bin_among(middle, edges, n_edges)
+        first = end
     for r in range(n):
+        codes[r, j] = code_of[codes[r, j]]
+
+
+@kernel
+def drop_tree(about: F8_2D, leaves: U1_2D, tree: int, value: F8_2D) -> None:
+    """Subtract a tree from the margins of the first rows."""
+    for r in range(about.shape[0]):
         about[r, MARGIN] -= value[tree, leaves[r, tree]]
+
+
+@kernel
+def replace_tree(
+    codes: U1_2D,
+    leaves: U1_2D,
+    about: F8_2D,
+    n: int,
+    tree: int,
+    is_taken: bool,
+    base_step: float,
+    edges: F8_2D,
+    n_edges: I8,
+    feature: I4,
+    threshold: F8,
+    left: I4,
+    value: F8,
+    leaf_of: U1,
+    cuts: U1,
+    old: F8,
+) -> None:
+    """Subtract a tree, if there was one, from the margins of the first n rows, and add a new one.
+
+    leaf_of    leaves of the first rows in the new tree, or UNKNOWN
+    old        (N,) values of the old tree
+    cuts       (N,) is overwritten
+    """
+    for node in range(feature.shape[0]):
+        j = feature[node]
+        if j >= 0:
+            cuts[node] = bin_among(threshold[node], edges[j], n_edges[j])
+    for r in range(n):
+        margin = about[r, MARGIN]
+        if is_taken:
+            margin -= old[leaves[r, tree]]
+        node = int(leaf_of[r]) if r < leaf_of.shape[0] else UNKNOWN
+        if node == UNKNOWN:
+            node = 0
+            while feature[node] >= 0:
+                node = left[node] + (1 if codes[r, feature[node]] > cuts[node] else 0)
+        leaves[r, tree] = node
+        about[r, MARGIN] = margin + base_step + value[node]
 
 
 def most_value(is_binary: bool) -> float:
@@ -334,6 +468,8 @@ def pack_slopes(slopes: RO_F8, curvatures: RO_F8, packed: I8, units: F8) -> floa
 # and its histogram; sums of its gradients and second derivatives; its best split.
 FIRST, END, NODE, HISTOGRAM, SLOPE, CURVATURE, GAIN, COLUMN, EDGE = range(9)
 N_GROWN = 9
+LEAVES, NODES = range(2)
+"""Numbers of a growing tree, in `size`."""
 
 
 @kernel(inline=True)
@@ -493,58 +629,54 @@ def median_of(values: F8, weights: RO_F8, order: I4, first: int, end: int) -> fl
 
 
 @kernel
-def grow_tree(
+def split_leaf(
     codes: U1_2D,
-    n: int,
     slopes: RO_F8,
     curvatures: RO_F8,
     packed: RO_I8,
     units: F8,
-    errors: F8,
     used: RO_I8,
-    n_used: int,
     edges: F8_2D,
     n_edges: I8,
-    most_leaves: int,
-    step: float,
     ridge: float,
     least_rows: float,
     least_gain: float,
-    most_value: float,
     order: I4,
     right: I4,
     histograms: I8_2D,
     grown: F8_2D,
     sums: F8_2D,
-    tree: int,
-    feature: I4_2D,
-    threshold: F8_2D,
-    left: I4_2D,
-    value: F8_2D,
-    leaves: U1_2D,
-    about: F8_2D,
-) -> None:
-    """Grow a tree leaf by leaf on the first n rows, and add it to their margins.
+    size: I8,
+    feature: I4,
+    threshold: F8,
+    left: I4,
+) -> int:
+    """Split the leaf of a growing tree that gains most; the number of its rows, or 0.
 
-    errors    (n,) whose medians are the values of the leaves; (0,) for Newton steps
-    used      (n_used,) the columns that it may split
-    order, right (n,), histograms (most_leaves, n_used MAX_BINS), grown (most_leaves, N_GROWN),
-              sums (3, MAX_BINS) are overwritten
+    A tree without nodes becomes one leaf instead. It has at most L leaves.
+
+    slopes, curvatures, packed   (n,) of the first rows of the ring
+    used       the columns that it may split
+    order      its rows, below n, leaf by leaf
+    grown      (L, N_GROWN); size (2,) its LEAVES and NODES, 0 before
+    feature, threshold, left     (N,) its nodes; feature is -1 before
+    right, histograms (L, len(used) MAX_BINS), sums (3, MAX_BINS)   scratch, kept between calls
     """
-    for node in range(feature.shape[1]):
-        feature[tree, node] = -1
-        value[tree, node] = 0.0
-    slope = curvature = 0.0
-    for r in range(n):
-        order[r] = r
-        slope += slopes[r]
-        curvature += curvatures[r]
-    grown[0, FIRST], grown[0, END], grown[0, NODE], grown[0, HISTOGRAM] = 0, n, 0, 0
-    grown[0, SLOPE], grown[0, CURVATURE] = slope, curvature
-    clear_histogram(histograms[0], used, n_edges, n_used)
-    fill_histogram(histograms[0], 1, 0, n, order, codes, used, n_used, packed)
-    best_split(histograms, 0, used, n_edges, n_used, grown, sums, least_rows, ridge, units)
-    n_leaves = n_nodes = 1
+    n_leaves, n_nodes, most_leaves = size[LEAVES], size[NODES], grown.shape[0]
+    n_used = used.shape[0]
+    if n_leaves == 0:
+        slope = curvature = 0.0
+        for a in range(order.shape[0]):
+            slope += slopes[order[a]]
+            curvature += curvatures[order[a]]
+        n = order.shape[0]
+        grown[0, FIRST], grown[0, END], grown[0, NODE], grown[0, HISTOGRAM] = 0, n, 0, 0
+        grown[0, SLOPE], grown[0, CURVATURE] = slope, curvature
+        clear_histogram(histograms[0], used, n_edges, n_used)
+        fill_histogram(histograms[0], 1, 0, n, order, codes, used, n_used, packed)
+        best_split(histograms, 0, used, n_edges, n_used, grown, sums, least_rows, ridge, units)
+        size[LEAVES] = size[NODES] = 1
+        return int(n)
     while n_leaves < most_leaves:
         best, top = -1, least_gain
         for leaf in range(n_leaves):
@@ -572,13 +704,12 @@ def grow_tree(
             # The sums of an empty side can differ from 0 by their rounding errors.
             grown[best, GAIN] = 0.0
             continue
-        feature[tree, node], threshold[tree, node] = column, edges[column, edge]
-        left[tree, node] = n_nodes
+        feature[node], threshold[node] = column, edges[column, edge]
+        left[node] = n_nodes
         new = n_leaves
         grown[new, FIRST], grown[new, END], grown[new, NODE] = middle, end, n_nodes + 1
         grown[best, END], grown[best, NODE] = middle, n_nodes
-        n_leaves += 1
-        n_nodes += 2
+        size[LEAVES], size[NODES] = n_leaves + 1, n_nodes + 2
         small, large = (best, new) if middle - first <= end - middle else (new, best)
         slope = curvature = 0.0
         small_first, small_end = int(grown[small, FIRST]), int(grown[small, END])
@@ -589,8 +720,8 @@ def grow_tree(
         grown[small, SLOPE], grown[small, CURVATURE] = slope, curvature
         grown[large, SLOPE], grown[large, CURVATURE] = whole - slope, bend - curvature
         grown[small, GAIN] = grown[large, GAIN] = 0.0
-        if n_leaves == most_leaves:
-            break
+        if size[LEAVES] == most_leaves:
+            return int(end - first)
         # The smaller child is counted; the other one is the difference, in the parent's histogram.
         parent = int(grown[best, HISTOGRAM])
         grown[large, HISTOGRAM], grown[small, HISTOGRAM] = parent, new
@@ -608,6 +739,64 @@ def grow_tree(
                 histograms[parent], -1, small_first, small_end, order, codes, used, n_used, packed
             )  # fmt: skip
         best_split(histograms, large, used, n_edges, n_used, grown, sums, least_rows, ridge, units)
+        return int(end - first)
+    return 0
+
+
+@kernel
+def grow_tree(
+    most_rows: int,
+    codes: U1_2D,
+    slopes: RO_F8,
+    curvatures: RO_F8,
+    packed: RO_I8,
+    units: F8,
+    used: RO_I8,
+    edges: F8_2D,
+    n_edges: I8,
+    ridge: float,
+    least_rows: float,
+    least_gain: float,
+    order: I4,
+    right: I4,
+    histograms: I8_2D,
+    grown: F8_2D,
+    sums: F8_2D,
+    size: I8,
+    feature: I4,
+    threshold: F8,
+    left: I4,
+) -> bool:
+    """Split leaves until these have `most_rows` rows; False if the tree is complete."""
+    rows = 0
+    while rows < most_rows:
+        split = split_leaf(
+            codes, slopes, curvatures, packed, units, used, edges, n_edges, ridge, least_rows,
+            least_gain, order, right, histograms, grown, sums, size, feature, threshold, left,
+        )  # fmt: skip
+        if split == 0:
+            return False
+        rows += split
+    return True
+
+
+@kernel
+def value_leaves(
+    errors: F8,
+    curvatures: RO_F8,
+    step: float,
+    ridge: float,
+    most_value: float,
+    order: I4,
+    grown: F8_2D,
+    n_leaves: int,
+    value: F8,
+    leaf_of: U1,
+) -> None:
+    """The values (N,) of the leaves of a tree that has grown, and the leaf of each of its rows.
+
+    errors    (n,) whose medians are the values of the leaves; (0,) for Newton steps
+    """
     for leaf in range(n_leaves):
         node = int(grown[leaf, NODE])
         first, end = int(grown[leaf, FIRST]), int(grown[leaf, END])
@@ -616,8 +805,6 @@ def grow_tree(
         else:
             bend = max(grown[leaf, CURVATURE], 0.0)
             change = -grown[leaf, SLOPE] / (bend + ridge)
-        value[tree, node] = step * clip(change, -most_value, most_value)
+        value[node] = step * clip(change, -most_value, most_value)
         for a in range(first, end):
-            r = order[a]
-            leaves[r, tree] = node
-            about[r, MARGIN] += value[tree, node]
+            leaf_of[order[a]] = node

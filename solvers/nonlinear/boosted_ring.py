@@ -1,9 +1,19 @@
 """TreeRing: the ring of rows that boosted trees grow on, their bins, and what trees share.
 
-Memory in bytes, for S columns, a power of two up to 128, and T trees: (5 S + T + 24) for each row
-of the ring, 2^19 / S of them at most, and 100 kB.
+The ring keeps the bin of each value, one byte. The values themselves are kept of up to 2,048 rows
+that are spread over the ring: bins are made from this sample. When bins of a longer ring change,
+each row's bin follows from the old one; bins change only if they would separate values much better.
+
+If a tree may split more than AT_ONCE cells of the ring, it grows during several rows: with each, as
+many leaves are split as have half of the rows, so that no row takes long. It grows on the rows that
+stay in the ring until it is complete; then it replaces the old one. The state has the number of
+these steps alone: they are repeated after a restart.
+
+Memory in bytes, for S columns, a multiple of 8 up to 128, and T trees: (S + T + 24) for each row
+of the ring, CELLS / S of them at most, 4 S for each row of the sample, and 100 kB.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,49 +23,53 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Indices, Ints
 from dualstream.solvers.nonlinear import boosted_kernels as _kernels
+from dualstream.solvers.nonlinear.boosted_growth import MAX_ROWS, Growth
 from dualstream.solvers.nonlinear.boosted_kernels import (
     AT,
+    BASE,
+    GROW_ROWS,
     GROWN,
     LEARNED,
     MAX_BINS,
+    MAX_SAMPLE,
     MEAN_SQUARE,
     N_ABOUT,
     N_FLOATS,
-    N_GROWN,
     N_INTS,
     NEXT_BINS,
     OLDEST,
     ROWS,
     SAMPLES,
     SINCE_TREE,
+    SPLITS,
     TREES,
     WEIGHT,
+    stride_of,
 )
-from dualstream.solvers.nonlinear.dense_columns import (
-    COLUMNS,
-    MAX_COLUMNS,
-    DenseColumns,
-    columns_with_room,
-)
+from dualstream.solvers.nonlinear.dense_columns import COLUMNS, MAX_COLUMNS, DenseColumns
+from dualstream.solvers.nonlinear.spec import most_rows, ring_columns
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
 from dualstream.solvers.rows.intercept import width_of
 
-MAX_CELLS = 2**19
-"""Cells of the ring: columns times rows."""
 FIRST_TREE = 16
 """Rows before the first tree."""
 DRAWN = 32
 """Columns that a tree may split, about."""
-RIDGE = 1.0
-"""Added to the sum of second derivatives of a leaf."""
-LEAST_ROWS = 10.0
-"""Rows of a leaf."""
+AT_ONCE = 2**18
+"""Rows times columns up to which a tree grows with one row."""
+MOST_SHARED = 1.25
+"""Bins of a column change if this many times as many pairs of values share one as need be."""
 
-NO_ERRORS = np.empty(0)
 _SHORT_WINDOW, _BINS_OF_SHORT = 4096, 32
-_INTS = ("rows_held", "at", "since_tree", "oldest", "grown", "learned", "next_bins", "samples")
-_INT_PLACES = (ROWS, AT, SINCE_TREE, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES)
+_INTS = (
+    "rows_held", "at", "since_tree", "oldest", "grown", "learned", "next_bins", "samples",
+    "grow_rows", "splits",
+)  # fmt: skip
+_INT_PLACES = (
+    ROWS, AT, SINCE_TREE, OLDEST, GROWN, LEARNED, NEXT_BINS, SAMPLES, GROW_ROWS,
+    SPLITS,
+)  # fmt: skip
 _FLOATS = ("base", "mean_square", "mean_weight")
 
 
@@ -64,6 +78,8 @@ class TreeRing:
 
     _work = 1.0
     """Time of a tree's row, as a multiple of that of two classes."""
+    _most_value = math.inf
+    """Largest step of a leaf, before it is multiplied by the step."""
     _more = 1
     """Factor of the number of trees, and of how often one is grown."""
     _most_nodes = 2**31
@@ -83,8 +99,10 @@ class TreeRing:
         self._left = np.zeros((trees, nodes), np.int32)
         self._threshold = np.zeros((trees, nodes))
         self._value = np.zeros((trees, nodes))
+        self._growth: Growth | None = None
         self._shown = np.empty(0, np.int64)
-        self._make_ring(0, 4)
+        """Columns that the next tree, or the growing one, may split."""
+        self._make_ring(0, 8)
         self._k[NEXT_BINS] = FIRST_TREE
 
     # -- the ring --------------------------------------------------------------------------------
@@ -96,8 +114,8 @@ class TreeRing:
 
     def _make_ring(self, rows: int, columns: int) -> None:
         """An empty ring with room for these rows and columns."""
-        self._rows = np.zeros((rows, columns), np.float32)
         self._codes = np.zeros((rows, columns), np.uint8)
+        self._sample = np.zeros((min(rows, MAX_SAMPLE), columns), np.float32)
         self._about = np.zeros((rows, N_ABOUT))
         self._leaves = np.zeros((rows, self._most_trees), np.uint8)
         self._edges = np.zeros((columns, MAX_BINS))
@@ -106,21 +124,28 @@ class TreeRing:
 
     def _most_rows(self, columns: int) -> int:
         """Rows that a ring of this many columns may hold."""
-        return int(min(self.spec["window"], MAX_CELLS // columns))
+        return int(
+            min(self.spec["window"], most_rows(self.spec.get("memory", "standard"), columns))
+        )
 
     @property
     def _window(self) -> int:
         """Rows that the ring may hold, as wide as it is."""
-        return self._most_rows(self._rows.shape[1])
+        return self._most_rows(self._codes.shape[1])
 
-    _of_rows: tuple[str, ...] = ("_rows", "_codes", "_about", "_leaves")
-    """Everything that the ring keeps of a row."""
+    @property
+    def max_rows(self) -> int:
+        """Rows that the ring can hold of as many columns as the stream has so far."""
+        return self._window
+
+    _of_rows: tuple[str, ...] = ("_codes", "_about", "_leaves")
+    """Everything that the ring keeps of every row."""
 
     def _resize(self, columns: int, window: int) -> None:
         """Room for more columns, from a ring of at most `window` rows; if it must be shorter then,
         the newest rows stay."""
         count, at = int(self._k[ROWS]), int(self._k[AT])
-        old = [getattr(self, name) for name in self._of_rows]
+        old, sample = [getattr(self, name) for name in self._of_rows], self._sample
         edges, n_edges = self._edges, self._n_edges
         stay = min(count, self._most_rows(columns))
         # Oldest first; a ring that is not full begins at 0.
@@ -128,73 +153,145 @@ class TreeRing:
         self._make_ring(stay, columns)
         for name, one in zip(self._of_rows, old, strict=True):
             getattr(self, name)[:, : one.shape[1]] = one[order]
+        # The nearest row of the old sample, if it has not the row itself.
+        kept = order[:: _kernels.stride_of(stay)] // _kernels.stride_of(count)
+        self._sample[: len(kept), : sample.shape[1]] = sample[kept]
         self._edges[: len(edges)], self._n_edges[: len(edges)] = edges, n_edges
         self._k[ROWS], self._k[AT] = stay, stay % self._window
 
     def _lengthen(self) -> None:
         """Room for more rows."""
-        length = len(self._rows)
+        length = len(self._codes)
         room = min(max(2 * length, 256), self._window)
-        for name in self._of_rows:
+        for name in (*self._of_rows, "_sample"):
             old = getattr(self, name)
-            new = np.zeros((room, old.shape[1]), old.dtype)
-            new[:length] = old
+            rows = min(room, MAX_SAMPLE) if name == "_sample" else room
+            new = np.zeros((rows, old.shape[1]), old.dtype)
+            new[: len(old)] = old
             setattr(self, name, new)
 
     def _make_up(self, why: int) -> None:
         """What `learn_rows` returned for."""
         if why == _kernels.NEEDS_COLUMN:
-            self._resize(2 * self._rows.shape[1], self._window)
+            self._grow_up()
+            self._resize(self._codes.shape[1] + 8, self._window)
         elif why == _kernels.NEEDS_ROW:
             self._lengthen()
         elif why == _kernels.NEEDS_REVIEW:
+            self._grow_up()
             for column in self._table.review(self._k):
-                self._rows[:, column] = 0.0
-                self._bin_column(column)
-        if why in (_kernels.NEEDS_TREE, _kernels.NEEDS_REVIEW) and self._is_tree_due:
-            self._grow()
-
-    def _grow(self) -> None:
-        """Replace the oldest tree, or add one."""
-        raise NotImplementedError
+                # The values of the other feature are forgotten.
+                self._sample[:, column], self._codes[:, column] = 0.0, 0
+                self._edges[column], self._n_edges[column] = 0.0, 0
+        if why in (_kernels.NEEDS_TREE, _kernels.NEEDS_REVIEW):
+            if self._is_tree_due:
+                self._grow_up()
+                self._grow()
+            elif self._k[GROW_ROWS]:
+                self._grow_on()
 
     # -- bins and trees --------------------------------------------------------------------------
 
     def _next_tree(self) -> tuple[int, bool]:
         """The place of the next tree, and whether the oldest one is there."""
-        k, trees = self._k, self._most_trees
-        if k[TREES] < trees:
-            k[TREES] += 1
-            return int(k[TREES]) - 1, False
-        oldest = int(k[OLDEST])
-        k[OLDEST] = (oldest + 1) % trees
-        return oldest, True
+        living = int(self._k[TREES])
+        if living < self._most_trees:
+            return living, False
+        return int(self._k[OLDEST]), True
 
-    def _grow_tree(
-        self,
-        tree: int,
-        slopes: Floats,
-        curvatures: Floats,
-        packed: Ints,
-        units: Floats,
-        least_gain: float,
-        most_value: float,
-        errors: Floats = NO_ERRORS,
-    ) -> None:
-        """Grow a tree on these gradients and second derivatives (n,) of the ring's rows.
+    def _grow(self) -> None:
+        """Replace the oldest tree, or add one; in a long ring, begin to."""
+        k = self._k
+        k[SINCE_TREE] = 0
+        if k[COLUMNS]:
+            self._renew_bins()
+        k[GROW_ROWS], k[SPLITS] = k[ROWS], 0
+        if not self._grows_slowly:
+            self._grow_up()
 
-        errors    as in boosted_kernels.grow_tree
+    def _grow_on(self) -> None:
+        """Split some leaves of the growing tree, or complete it."""
+        growth = self._present_growth()
+        self._k[SPLITS] += 1
+        if not _kernels.grow_tree(growth.most_rows, *growth.arguments):
+            self._complete(growth)
+
+    def _grow_up(self) -> None:
+        """Complete the tree that grows, if there is one."""
+        if self._k[GROW_ROWS]:
+            growth = self._present_growth()
+            _kernels.grow_tree(MAX_ROWS, *growth.arguments)
+            self._complete(growth)
+
+    @property
+    def _grows_slowly(self) -> bool:
+        k = self._k
+        return bool(k[GROW_ROWS] * min(len(self._shown), DRAWN) > AT_ONCE)
+
+    def _present_growth(self) -> Growth:
+        """The tree that grows; after a restart, its splits so far are repeated."""
+        if self._growth is None:
+            self._growth = self._begin_growth()
+            for _ in range(int(self._k[SPLITS])):
+                _kernels.grow_tree(self._growth.most_rows, *self._growth.arguments)
+        return self._growth
+
+    def _begin_growth(self) -> Growth:
+        """The gradients at the rows that were in the ring when the tree began to grow.
+
+        Rows that leave the ring until it is complete have no weight.
         """
-        n, columns, leaves = len(slopes), self._drawn(), self.spec["leaves"]
-        _kernels.grow_tree(
-            self._codes, n, slopes, curvatures, packed, units, errors, columns, len(columns),
-            self._edges, self._n_edges, leaves, self.spec["step"], RIDGE, LEAST_ROWS,
-            least_gain, most_value, np.empty(n, np.int32), np.empty(n, np.int32),
-            np.empty((leaves, MAX_BINS * max(1, len(columns))), np.int64),
-            np.zeros((leaves, N_GROWN)), np.empty((3, MAX_BINS)), tree, *self._trees,
-            self._leaves, self._about,
+        k, n = self._k, int(self._k[GROW_ROWS])
+        tree, is_taken = self._next_tree()
+        about, order = self._about[:n].copy(), np.arange(n, dtype=np.int32)
+        if is_taken:
+            _kernels.drop_tree(about, self._leaves, tree, self._value)
+        if self._grows_slowly:
+            # At most a split with each row, one that makes the root, and one that fails.
+            age = (order - (k[AT] - k[SINCE_TREE])) % self._window
+            leaves_soon = age < self.spec["leaves"] + 2
+            about[leaves_soon] = 0.0
+            order = order[~leaves_soon]
+        return self._growth_on(about, order)
+
+    def _growth_on(self, about: Floats, order: Indices) -> Growth:
+        """The gradients at these rows, whose margins lack the tree to be replaced."""
+        raise NotImplementedError
+
+    def _new_growth(
+        self, derivatives: tuple[Floats, Floats, Ints, Floats], least_gain: float, order: Indices
+    ) -> Growth:
+        """See Growth.of."""
+        columns, bins = self._drawn(), (self._edges, self._n_edges)
+        leaves = self.spec["leaves"]
+        return Growth.of(self._codes, derivatives, columns, bins, leaves, least_gain, order)
+
+    def _complete(self, growth: Growth) -> None:
+        """Put a tree that has grown in its place."""
+        tree, is_taken = self._next_tree()
+        value, leaf_of = growth.leaves(self.spec["step"], self._most_value)
+        _kernels.replace_tree(
+            self._codes, self._leaves, self._about, int(self._k[ROWS]), tree, is_taken,
+            growth.base_step, self._edges, self._n_edges, growth.feature, growth.threshold,
+            growth.left, value, leaf_of, np.empty(len(value), np.uint8),
+            self._value[tree],
         )  # fmt: skip
-        self._k[GROWN] += 1
+        self._f[BASE] += growth.base_step
+        self._value[tree] = value
+        self._plant(growth, tree, is_taken)
+
+    def _plant(self, growth: Growth, tree: int, is_taken: bool) -> None:
+        """Write the nodes of a tree."""
+        k = self._k
+        self._feature[tree], self._threshold[tree] = growth.feature, growth.threshold
+        self._left[tree] = growth.left
+        if is_taken:
+            k[OLDEST] = (tree + 1) % self._most_trees
+        else:
+            k[TREES] += 1
+        k[GROWN] += 1
+        k[GROW_ROWS] = 0
+        self._growth = None
 
     @property
     def _trees(self) -> tuple[Indices, Floats, Indices, Floats]:
@@ -206,10 +303,24 @@ class TreeRing:
         return bool(k[LEARNED] >= FIRST_TREE and k[SINCE_TREE] * self._renewal >= k[ROWS])
 
     def _bin_column(self, column: int) -> None:
-        values, edges = self._rows[: self._k[ROWS], column].copy(), self._edges[column]
-        edges[:] = 0.0
-        self._n_edges[column] = n_edges = _kernels.place_edges(np.sort(values), self._bins, edges)
-        _kernels.code_column(values, self._codes, column, edges, n_edges)
+        """Bins of a column by the sample's values."""
+        n = int(self._k[ROWS])
+        stride = stride_of(n)
+        values = self._sample[: -(-n // stride), column].copy()
+        ordered, edges = np.sort(values), np.zeros(MAX_BINS)
+        n_edges = _kernels.quantile_edges(ordered, self._bins, edges)
+        if stride == 1:
+            _kernels.code_column(values, self._codes, column, edges, n_edges)
+        else:
+            old, n_old = self._edges[column], int(self._n_edges[column])
+            shared = _kernels.shared_bins(ordered, old, n_old)
+            if shared <= MOST_SHARED * _kernels.shared_bins(ordered, edges, n_edges):
+                return
+            code_of = np.empty(MAX_BINS, np.uint8)
+            _kernels.recode_column(
+                ordered, self._codes, n, column, old, n_old, edges, n_edges, code_of
+            )
+        self._edges[column], self._n_edges[column] = edges, n_edges
 
     def _renew_bins(self) -> None:
         """Bins of all columns when the number of rows has doubled, else of a few in turn.
@@ -249,10 +360,11 @@ class TreeRing:
         return drawn
 
     def has_long_row(self, rows: int) -> bool:
-        """See protocols/learner.py: whether one of the next rows grows a tree."""
+        """See protocols/learner.py: whether a tree grows with one of the next rows."""
         k = self._k
         count = min(int(k[ROWS]) + rows, self._window)
-        return count * self._work > 1024 and bool((k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
+        is_due = bool((k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
+        return count * self._work > 1024 and (is_due or bool(k[GROW_ROWS]))
 
     @property
     def samples(self) -> int:
@@ -262,23 +374,25 @@ class TreeRing:
     # -- state -----------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """See Learner; `rows` are the bytes of single-precision numbers."""
+        """See Learner; `sample` has the bytes of single-precision numbers."""
         k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
         state: State = {
             name: np.array(k[index]) for name, index in zip(_INTS, _INT_PLACES, strict=True)
         }
         state |= {name: np.array(self._f[index]) for index, name in enumerate(_FLOATS)}
         trees = int(k[TREES])
-        rows = self._rows[:n, :used].copy()
+        sample = self._sample[: -(-n // stride_of(n)), :used].copy()
         return (
             state
             | self._table.state(k)
             | {
-                "rows": rows.view(np.uint8).reshape(n, 4 * used),
+                "codes": self._codes[:n, :used].copy(),
+                "sample": sample.view(np.uint8).reshape(len(sample), 4 * used),
                 "about": self._about[:n].copy(),
                 "leaves": self._leaves[:n, :trees].copy(),
                 "edges": self._edges[:used].copy(),
                 "n_edges": self._n_edges[:used].copy(),
+                "shown": self._shown.copy(),
                 "feature": self._feature[:trees].astype(np.int64),
                 "left": self._left[:trees].astype(np.int64),
                 "threshold": self._threshold[:trees].copy(),
@@ -295,32 +409,32 @@ class TreeRing:
         self._table.restore(state, self._dim + self.spec.get("lags", 0), k)
         n, used, nodes = int(k[ROWS]), int(k[COLUMNS]), self._feature.shape[1]
         trees = int(np.asarray(state.get("feature", [])).shape[0])
-        columns = columns_with_room(used)
+        columns, sampled = ring_columns(used), -(-n // stride_of(n))
         if trees > self._most_trees or not 0 <= n <= self._most_rows(columns):
             raise CorruptState("the ring or the trees are damaged")
         shape = (trees, nodes)
         shapes: dict[str, tuple[int, ...]] = {
-            "rows": (n, 4 * used),
+            "codes": (n, used),
+            "sample": (sampled, 4 * used),
             "about": (n, N_ABOUT),
             "leaves": (n, trees),
             "edges": (used, MAX_BINS),
             "n_edges": (used,),
+            "shown": (int(np.asarray(state.get("shown", [])).size),),
             **dict.fromkeys(("feature", "left", "threshold"), shape),
         }
         check_arrays(state, shapes)
         self._make_ring(n, columns)
-        row_bytes = np.ascontiguousarray(state["rows"], np.uint8).reshape(n, used, 4)
-        self._rows[:, :used] = row_bytes.view(np.float32)[:, :, 0] if n and used else 0.0
+        sample = np.ascontiguousarray(state["sample"], np.uint8).reshape(sampled, used, 4)
+        self._sample[:sampled, :used] = sample.view(np.float32)[:, :, 0] if n and used else 0.0
+        self._codes[:, :used] = state["codes"]
         self._about[:] = state["about"]
         self._leaves[:, :trees] = state["leaves"]
         self._edges[:used], self._n_edges[:used] = state["edges"], state["n_edges"]
         self._feature[:trees], self._left[:trees] = state["feature"], state["left"]
         self._threshold[:trees] = state["threshold"]
-        k[TREES] = trees
+        k[TREES], self._shown = trees, np.array(state["shown"], np.int64)
         self._check_numbers(trees, used)
-        for column in range(used):
-            values, n_edges = self._rows[:n, column].copy(), int(self._n_edges[column])
-            _kernels.code_column(values, self._codes, column, self._edges[column], n_edges)
 
     def _check_numbers(self, trees: int, used: int) -> None:
         """Raise CorruptState for numbers that kernels must not follow."""
@@ -328,7 +442,8 @@ class TreeRing:
         feature, left = self._feature[:trees], self._left[:trees]
         splits = feature >= 0
         is_sound = (
-            is_storable(self._rows.astype(np.float64))
+            is_storable(self._sample.astype(np.float64))
+            and bool((self._codes <= self._n_edges).all())
             and bool(((k >= 0) & (k <= 2**53)).all())
             and bool((self._about[:, WEIGHT] > 0.0).all())
             and bool((self._f[MEAN_SQUARE:] >= 0.0).all())
@@ -338,6 +453,11 @@ class TreeRing:
             and bool((left[splits] > np.nonzero(splits)[1]).all())
             and bool((left[splits] < nodes - 1).all())
             and bool((self._leaves < nodes).all())
+            and k[GROW_ROWS] <= n
+            and bool((self._shown >= 0).all() and (self._shown < used).all())
+            and bool((np.diff(self._shown) > 0).all())
+            and k[SPLITS] <= self.spec["leaves"] + 1
+            and (k[GROW_ROWS] == 0 or self._grows_slowly and k[SINCE_TREE] <= k[SPLITS])
             and bool((self._n_edges >= 0).all() and (self._n_edges < MAX_BINS).all())
         )
         if not is_sound:

@@ -6,7 +6,7 @@ learner for each class against the rest. Probabilities are the sigmoids divided 
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,11 @@ class NonlinearClasses(ClassModel):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__(spec, ScoredClasses(spec))
         self._dim = width_of(spec["features"])
+
+    @property
+    def max_rows(self) -> int | None:
+        """See MemberView."""
+        return getattr(cast(ScoredClasses, self._known).scorer, "max_rows", None)
 
     @property
     def weights(self) -> Floats:

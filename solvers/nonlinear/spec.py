@@ -11,6 +11,54 @@ from dualstream.solvers.spec_fields import Spec, read_choice, read_number, read_
 MAX_WINDOW = 1_000_000
 MAX_UNITS = 256
 MAX_LAGS = 16
+MAX_COLUMNS = 128
+"""As in dense_columns.py, whose import compiles kernels."""
+CELLS: Mapping[str, int] = {"standard": 2**21, "large": 2**23}
+"""Columns times rows of the ring of boosted trees, a byte each, for each `memory`."""
+PART = 16_384
+"""Rows that a tree grows on, at most, and the default window; for several classes, rows of the
+ring, at most."""
+
+
+def ring_columns(used: int) -> int:
+    """Columns of a ring that has room for `used`: a multiple of 8."""
+    return max(8, -(-used // 8) * 8)
+
+
+def most_rows(memory: str, columns: int) -> int:
+    """Rows that the ring of boosted trees can hold of this many columns."""
+    return CELLS[memory] // columns
+
+
+def longest_window(features: Mapping[str, Any], memory: str, lags: int = 0) -> int:
+    """The largest `window` of boosted trees on a stream that has all of these features."""
+    columns = ring_columns(min(width_of(features) + lags, MAX_COLUMNS))
+    return min(MAX_WINDOW, most_rows(memory, columns))
+
+
+def _read_window(spec: Mapping[str, Any], task: str, memory: str, lags: int) -> int:
+    """The `window` of boosted trees. Raises InvalidSpec for more rows than the ring can hold."""
+    features = spec["features"]
+    most = longest_window(features, memory, lags)
+    default = min(PART, most)
+    reason = f"as many rows as fit in memory of {width_of(features)} features"
+    if features["kind"] == "hashed":
+        # The stream may have few features.
+        most = min(MAX_WINDOW, most_rows(memory, ring_columns(1)))
+        reason = "as many rows as fit in memory"
+    if task == "multiclass":
+        most, reason = min(most, PART), "as the task is multiclass"
+    window = spec.get("window", default)
+    is_whole = isinstance(window, int) and not isinstance(window, bool)
+    if is_whole and window > most:
+        raise InvalidSpec("/window", window, f"a whole number in [32, {most}], {reason}")
+    return read_whole({"window": window}, "", "window", None, 32, most)
+
+
+def read_memory(spec: Mapping[str, Any]) -> Spec:
+    """The field `memory`, written out only if it is not the default."""
+    memory = read_choice(spec, "memory", "standard", tuple(CELLS))
+    return {} if memory == "standard" else {"memory": memory}
 
 
 def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
@@ -20,9 +68,11 @@ def read_boosted(spec: Mapping[str, Any], task: str) -> Spec:
         raise InvalidSpec("/loss", spec["loss"], "left out unless the task is regression")
     loss = read_choice(spec, "loss", "squared", ("squared", "absolute"))
     lags = read_lags(spec, task, 0)
+    memory = read_memory(spec)
     # The squared loss is that of every nonlinear learner, and is not written out.
     return ({"loss": loss} if loss == "absolute" else {}) | {
-        "window": read_whole(spec, "", "window", 20_480, 32, MAX_WINDOW),
+        "window": _read_window(spec, task, memory.get("memory", "standard"), lags),
+        **memory,
         "trees": read_whole(spec, "", "trees", 30, 1, 1000),
         "renewal": read_whole(spec, "", "renewal", 60, 1, 1000),
         "step": step,

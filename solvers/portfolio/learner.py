@@ -279,7 +279,12 @@ class Portfolio:
         shares, resets = self._shares_of_members(), self._rule.resets
         return [
             replace(
-                self._losses_of_members().view(index, member, self._members.has_certificate(index)),
+                self._losses_of_members().view(
+                    index,
+                    member,
+                    self._members.has_certificate(index),
+                    self._members.max_rows(index),
+                ),
                 weight=float(shares[index]),
                 resets=int(resets[index]),
             )

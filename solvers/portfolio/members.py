@@ -215,6 +215,11 @@ class MemberSet:
         member = self.members[index]
         return member.get("kind", member.get("algorithm")) == "dual_ascent"
 
+    def max_rows(self, index: int) -> int | None:
+        """See MemberView."""
+        member = self._separate.get(index)
+        return member.max_rows if isinstance(member, ModelMember) else None
+
     def certificate(self, index: int) -> Certificate | None:
         """See MemberLearner."""
         if index in self._separate:

@@ -178,7 +178,7 @@ NET: Member = {"name": "net", "algorithm": "net", "units": [32, 16], "step": 0.1
 STACK: Member = {"name": "stack", "kind": "stack"}
 
 
-def _boosted(window: int, renewal: int = 60) -> Member:
+def _boosted(window: int, renewal: int, leaves: int) -> Member:
     return {
         "name": f"boosted-{window}",
         "algorithm": "boosted",
@@ -186,13 +186,13 @@ def _boosted(window: int, renewal: int = 60) -> Member:
         "trees": 30,
         "renewal": renewal,
         "step": 0.3,
-        "leaves": 31,
+        "leaves": leaves,
         "seed": 0,
     }
 
 
 # The short window grows a tree every 34 rows: every 17 err as often and cost 2 us a row more.
-FAST_ADDS = (NET, _boosted(20_480), _boosted(1024, renewal=30))
+FAST_ADDS = (NET, _boosted(16_384, 60, 63), _boosted(1024, 30, 31))
 FULL_ADDS = (
     *FAST_ADDS,
     {"name": "neighbours", "algorithm": "neighbours", "window": 1000, "neighbours": 15},
@@ -208,7 +208,7 @@ PRESETS: Mapping[str, tuple[Member, ...]] = {
 }
 """Presets of the binary task by name."""
 
-_ABSOLUTE = {**_boosted(2048, renewal=30), "name": "boosted-2048-absolute", "loss": "absolute"}
+_ABSOLUTE = {**_boosted(2048, 30, 31), "name": "boosted-2048-absolute", "loss": "absolute"}
 
 
 def _of_numbers(adds: Sequence[Member]) -> tuple[Member, ...]:

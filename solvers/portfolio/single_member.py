@@ -75,6 +75,11 @@ class ModelMember:
         """See protocols/learner.py."""
         return has_long_row(self._learner, rows)
 
+    @property
+    def max_rows(self) -> int | None:
+        """See MemberView."""
+        return getattr(self._learner, "max_rows", None)
+
     def predict(self, batch: Batch) -> Floats:
         """Scores (n,), NaN for none."""
         scores = self._learner.predict(batch)

@@ -177,7 +177,9 @@ class Rule:
         beyond = _rule._BEYOND * (high - low)
         return NumberMixture(parts, float(self.g[_rule.MEAN]), low - beyond, high + beyond, stack)
 
-    def view(self, index: int, member: Mapping[str, Any], has_certificate: bool) -> MemberView:
+    def view(
+        self, index: int, member: Mapping[str, Any], has_certificate: bool, max_rows: int | None
+    ) -> MemberView:
         """Figures of a member; a share is 0 while another member is promoted."""
         r, is_active = self.r[:, index], self.is_active(index)
         rows, n_recent = int(r[_rule.ROWS]), min(int(self.g[COUNTED]), RECENT)
@@ -199,6 +201,7 @@ class Rule:
             resets=int(r[_rule.RESETS]),
             calibration=(float(r[A]), float(r[B])) if self.classes else None,
             has_certificate=has_certificate,
+            max_rows=max_rows,
         )
 
     @property

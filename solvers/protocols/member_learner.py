@@ -42,6 +42,8 @@ class MemberView:
     calibration: tuple[float, float] | None
     """a and b of sigma(a m + b), where m is the member's margin."""
     has_certificate: bool
+    max_rows: int | None
+    """Rows that boosted trees can grow on, with as many columns as now; None for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -427,7 +427,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "boosted": Algorithm(
         "dualstream.solvers.nonlinear.boosted",
         "Boosted",
-        ("loss", "window", "trees", "renewal", "step", "leaves", "seed", "lags"),
+        ("loss", "window", "memory", "trees", "renewal", "step", "leaves", "seed", "lags"),
         read_boosted,
         stages_are_own=True,
     ),

@@ -56,7 +56,7 @@ def test_the_pages_load_nothing_from_elsewhere_and_run_no_script_of_their_own(cl
     assert client.get("/static/%2e%2e/app.py").status_code == 404
 
 
-def test_a_single_learner_with_a_penalised_intercept_warns_of_its_probabilities(client):
+def test_a_new_model_warns_of_rare_classes_and_of_windows_beyond_memory(client):
     single = {"algorithm": "dual_ascent", "loss": "logistic"}
     warned = {
         "single": (single, 1),
@@ -66,9 +66,30 @@ def test_a_single_learner_with_a_penalised_intercept_warns_of_its_probabilities(
         "portfolio": ({}, 0),
         "asset": (single | {"algorithm": "asset"}, 0),
         "numbers": ({"algorithm": "sgd", "task": "regression"}, 0),
+        "trees": ({"algorithm": "boosted"}, 0),
+        "long": ({"algorithm": "boosted", "window": 20_000}, 1),
+        "members": ({"members": [{"algorithm": "boosted", "window": 20_000}]}, 1),
     }
     for name, (spec, count) in warned.items():
         answer = client.put(f"/models/{name}", json=spec)
         assert answer.status_code == 201, answer.text
         assert len(answer.json().get("warnings", [])) == count, name
         assert "warnings" not in client.get(f"/models/{name}").json()
+
+
+def test_boosted_trees_name_the_rows_that_memory_has_room_for(client):
+    trees = {"algorithm": "boosted", "window": 20_000}
+    for name, spec in (("trees", trees), ("members", {"members": [trees, {"kind": "prior"}]})):
+        client.put(f"/models/{name}", json=spec)
+        rows = [{"x": {f"n{i}": 1.0 for i in range(count)}, "y": 1} for count in (3, 128)]
+        for row, room in zip(rows, (20_000, 16_384), strict=True):
+            assert client.post(f"/models/{name}/learn", json=row).status_code == 200
+            view = client.get(f"/models/{name}").json()
+            if name == "members":
+                assert "rows_held_at_most" not in view
+                view, other = client.get("/models/members/members").json()["members"]
+                assert "rows_held_at_most" not in other
+            assert (view["spec"]["window"], view["rows_held_at_most"]) == (20_000, room)
+    wide = {**trees, "features": {"kind": "indexed", "dim": 128}}
+    problem = assert_problem(client.put("/models/wide", json=wide), 422, "invalid-spec")
+    assert "[32, 16384]" in problem["detail"]

@@ -1,11 +1,13 @@
 """Boosted trees against a plain implementation that grows every tree from the raw rows."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from dualstream.solvers.nonlinear import boosted_kernels as kernels
+from dualstream.solvers.nonlinear import boosted_kernels as kernels, boosted_ring
+from dualstream.solvers.nonlinear.spec import CELLS
 from tests.solvers.nonlinear.streams import learner_of, mistakes, waves
 from tests.solvers.nonlinear.tree_reference import RIDGE, partition, tree_of
 
@@ -151,14 +153,127 @@ def test_what_no_linear_model_learns_is_learned():
     assert mistakes(learner_of(4, algorithm="dual_ascent"), batch)[3000:].mean() > 0.4
 
 
-def test_the_ring_is_shorter_where_rows_are_wide():
-    learner = learner_of(200, algorithm="boosted", window=20_480)
+def test_the_ring_is_shorter_where_rows_are_wide(monkeypatch):
+    monkeypatch.setitem(CELLS, "standard", 2**17)
+    features = {"kind": "hashed", "bits": 8}
+    learner = learner_of(8, features=features, algorithm="boosted", window=2**14)
+    assert learner.max_rows == 2**14
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(6000, 200))
-    learner.learn(type(waves(1)).from_dense(x, np.sign(x[:, 3])))
+    x = rng.normal(size=(3000, 200))
+    batch = type(waves(1)).from_dense(x, np.sign(x[:, 3]))
+    learner.learn(batch.with_rows(batch.indptr, batch.indices, batch.values, 256))
     state = learner.state()
-    assert state["rows"].shape == (2**19 // 128, 4 * 128)
-    assert sum(array.nbytes for array in state.values()) < 4 << 20
+    assert learner.max_rows == 2**17 // 128
+    assert state["codes"].shape == (1024, 128) and state["sample"].shape == (1024, 4 * 128)
     tree = state["feature"]
     used = {int(feature) for feature in np.unique(tree) if feature >= 0}
     assert 3 in used
+
+
+def rounded(n, dim=3, seed=1):
+    """Rows of few distinct values, so that bins are exact."""
+    rng = np.random.default_rng(seed)
+    x = np.round(rng.normal(size=(n, dim)) * 2.0)
+    z = x[:, 0] * x[:, 1] + 0.5 * rng.normal(size=n)
+    return type(waves(1)).from_dense(x, np.where(z > 0.0, 1.0, -1.0))
+
+
+def test_margins_of_a_long_ring_are_its_scores(monkeypatch):
+    monkeypatch.setattr(boosted_ring, "AT_ONCE", 300)
+    learner = learner_of(3, **{**SPEC, "window": 350})
+    batch = rounded(1000)
+    learner.learn(batch)
+    ring = learner._learner
+    at = int(ring._k[kernels.AT])
+    margins = ring._about[:350, kernels.MARGIN][np.r_[at:350, 0:at]]
+    np.testing.assert_allclose(margins, learner.predict(batch[650:]), rtol=1e-12, atol=1e-12)
+
+
+def test_a_tree_that_grows_during_several_rows_is_that_of_one_row(monkeypatch):
+    monkeypatch.setattr(boosted_ring, "AT_ONCE", 300)
+    spec = {**SPEC, "window": 2000, "trees": 2, "renewal": 2}
+    slow, batch = learner_of(3, **spec), rounded(800)
+    # Trees begin with rows 194, 291 and so on: the ring is not full, so that no row leaves it.
+    slow.learn(batch[:300])
+    monkeypatch.setattr(boosted_ring, "AT_ONCE", 2**18)
+    fast = learner_of(3, **spec)
+    fast.learn(batch[:300])
+    ring, other = slow._learner, fast._learner
+    assert ring._k[kernels.GROWN] == other._k[kernels.GROWN] and not ring._k[kernels.GROW_ROWS]
+    np.testing.assert_array_equal(ring._feature, other._feature)
+    np.testing.assert_allclose(slow.predict(batch), fast.predict(batch), atol=1e-9)
+
+
+def test_a_long_ring_learns_what_a_short_one_learns(monkeypatch):
+    batch = waves(6000)
+    whole = mistakes(learner_of(4, algorithm="boosted", window=4000), batch)[3000:].mean()
+    monkeypatch.setattr(boosted_ring, "AT_ONCE", 4000)
+    slowly = mistakes(learner_of(4, algorithm="boosted", window=4000), batch)[3000:].mean()
+    assert abs(slowly - whole) < 0.01
+
+
+@pytest.mark.parametrize("at_once", [2**18, 8000])
+def test_a_ring_longer_than_its_sample_is_restored_to_the_bit(monkeypatch, at_once):
+    monkeypatch.setattr(boosted_ring, "AT_ONCE", at_once)
+    # The last feature comes late, and the ring gets shorter then.
+    monkeypatch.setitem(CELLS, "standard", 5000 * 8)
+    n, dim = 12_000, 9
+    x = np.random.default_rng(0).normal(size=(n, dim))
+    x[:9000, 8] = 0.0
+    x[6000:, :8] = 50.0 + 3.0 * x[6000:, :8]
+    batch = type(waves(1)).from_dense(x, np.sign(x[:, 0] * x[:, 1]))
+    spec = {"algorithm": "boosted", "window": 5000, "features": {"kind": "hashed", "bits": 4}}
+    batch = batch.with_rows(batch.indptr, batch.indices, batch.values, 16)
+    one, two = learner_of(1, **spec), learner_of(1, **spec)
+    one.learn(batch)
+    pieces, growing = [*range(0, n, 1500), *range(8000, 8100, 7), n], 0
+    for first, end in pairwise(sorted(pieces)):
+        again = learner_of(1, **spec)
+        again.restore(two.state())
+        growing += int(two.state()["grow_rows"]) > 0
+        again.learn(batch[first:end])
+        two = again
+    assert (growing > 0) == (at_once == 8000)
+    assert one.max_rows == 2500
+    states = one.state(), two.state()
+    for name in states[0]:
+        np.testing.assert_array_equal(states[0][name], states[1][name], name)
+
+
+def test_bins_of_a_long_ring_follow_values_that_move():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 3))
+    y = np.sign(x[:, 0] * x[:, 1])
+    x += 300.0 * (np.arange(20_000) >= 10_000)[:, None]
+    learner = learner_of(3, algorithm="boosted", window=6000)
+    wrong = mistakes(learner, type(waves(1)).from_dense(x, y))
+    assert wrong[5000:10_000].mean() < 0.12 and wrong[17_000:].mean() < 0.12
+
+
+def test_pairs_that_share_a_bin_are_counted():
+    rng = np.random.default_rng(0)
+    for n, bins in ((1, 4), (50, 8), (300, 32)):
+        values = np.sort(np.round(rng.normal(size=n) * 8.0)).astype(np.float32)
+        edges = np.zeros(kernels.MAX_BINS)
+        n_edges = kernels.quantile_edges(values, bins, edges)
+        codes = np.searchsorted(edges[:n_edges], values)
+        same = codes[:, None] == codes[None, :]
+        expected = (same & (values[:, None] != values[None, :])).sum() / 2
+        assert kernels.shared_bins(values, edges, n_edges) == expected
+
+
+def test_old_bins_are_those_of_their_middle_values():
+    values = np.sort(np.random.default_rng(0).normal(size=400)).astype(np.float32)
+    old, new = np.zeros(kernels.MAX_BINS), np.zeros(kernels.MAX_BINS)
+    n_old, n_new = (
+        kernels.quantile_edges(values[:200], 16, old),
+        kernels.quantile_edges(values, 32, new),
+    )
+    codes = np.searchsorted(old[:n_old], values).astype(np.uint8)[:, None]
+    before = codes[:, 0].copy()
+    code_of = np.empty(kernels.MAX_BINS, np.uint8)
+    kernels.recode_column(values, codes, 400, 0, old, n_old, new, n_new, code_of)
+    for b in range(n_old + 1):
+        inside = values[before == b]
+        middle = np.searchsorted(new[:n_new], inside[len(inside) // 2])
+        assert (codes[before == b, 0] == middle).all()

@@ -99,6 +99,25 @@ def test_boosted_trees_name_their_loss_only_where_it_is_absolute():
         resolve_spec({"algorithm": "boosted", "loss": "logistic"})
 
 
+def test_a_window_beyond_memory_is_refused():
+    trees = {"algorithm": "boosted", "features": {"kind": "indexed", "dim": 54}}
+    most = 2**21 // 56
+    assert resolve_spec(trees | {"window": most})["window"] == most
+    with pytest.raises(InvalidSpec, match=rf"window must be .* \[32, {most}\], .* 54 features"):
+        resolve_spec(trees | {"window": most + 1})
+    large = trees | {"memory": "large"}
+    assert resolve_spec(large | {"window": 4 * most})["memory"] == "large"
+    with pytest.raises(InvalidSpec, match="window must be"):
+        resolve_spec(large | {"window": 4 * most + 1})
+    assert "memory" not in resolve_spec(trees | {"memory": "standard"})
+    with pytest.raises(InvalidSpec, match="as the task is multiclass"):
+        resolve_spec(trees | {"task": "multiclass", "window": 20_000})
+    with pytest.raises(InvalidSpec, match="window must be"):
+        resolve_spec(
+            {"features": trees["features"], "members": [{"algorithm": "boosted", "window": 10**6}]}
+        )
+
+
 def test_regression_starts_from_squared_loss():
     assert resolved(task="regression")["loss"] == "squared"
 
