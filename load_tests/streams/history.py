@@ -11,8 +11,7 @@ import json
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +24,14 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from load_tests.markdown import DOCS, table
 from load_tests.measure import cpu_seconds
 from load_tests.sections import with_section
+from load_tests.streams.late_stream import HOUR_S, Spec, Stream
 from load_tests.streams.payments import DAY_S, payments
+from load_tests.streams.served_rows import retrained_scores
 
 PAGE = DOCS / "internals/history.md"
-HOUR_S, WEEK_S = 3600.0, 7 * DAY_S
+WEEK_S = 7 * DAY_S
 FIRST = 1_704_067_200
 """2024-01-01, a Monday."""
-Spec = Mapping[str, Any]
 
 DAYS = ["1d", "7d", "30d"]
 BY_CARD = {"by": "card", "time": "at", "of": "amount", "stats": ["count", "difference", "since"]}
@@ -48,32 +48,6 @@ RECENT = ["3h", "1d", "7d"]
 DEPARTURES = {"time": "at", "stats": ["since", "count", "label_mean"], "half_life": RECENT}
 ARRIVALS = {"time": "now", "of": "delay", "stats": ["last", "mean"], "half_life": RECENT}
 KEYS: Sequence[Spec] = ({"by": "carrier"}, {"by": "dest"}, {"by": "tailnum"}, {})
-
-
-@dataclass
-class Stream:
-    """Flat rows in the order of time, as JSON objects without their closing braces."""
-
-    label: str
-    rows: list[str]
-    seconds: np.ndarray
-    labels: np.ndarray
-    observed: list[str] = field(default_factory=list)
-    """A row without label for each row, which arrives with the label."""
-
-    def unlabelled(self, row: int) -> str:
-        return f'{self.rows[row]}, "tx": "{row}"}}'
-
-    def labelled(self, row: int) -> str:
-        return f'{self.rows[row]}, "{self.label}": {self.labels[row]}}}'
-
-    def steps(self, seconds: float) -> Iterator[tuple[float, range]]:
-        """The beginning of each step of time, and its rows."""
-        starts = np.arange(self.seconds[0] // seconds * seconds, self.seconds[-1] + 1, seconds)
-        bounds = [*np.searchsorted(self.seconds, starts).tolist(), len(self.rows)]
-        for start, low, high in zip(starts.tolist(), bounds, bounds[1:], strict=False):
-            if high > low:
-                yield start, range(low, high)
 
 
 class Model:
@@ -96,8 +70,8 @@ class Model:
         """Predict the rows of each hour, after the labels that have become known before it."""
         scores: list[float] = []
         labelled = 0
-        for start, rows in stream.steps(HOUR_S):
-            until = int(np.searchsorted(stream.seconds, start - delay_s, side="right"))
+        for start, rows in stream.hours():
+            until = stream.count_until(start - delay_s)
             if until > labelled:
                 self._send_labels(stream, range(labelled, until))
                 labelled = until
@@ -150,6 +124,10 @@ def measured(
         before = cpu_seconds(server.process.pid)
         scores = send(model, stream)
         micros = 1e6 * (cpu_seconds(server.process.pid) - before) / len(scores)
+    return figures_of(stream, scores, micros, name)
+
+
+def figures_of(stream: Stream, scores: np.ndarray, micros: float, name: str) -> Figures:
     later = slice(len(scores) // 3, None)
     labels, scores = stream.labels[later], scores[later]
     precision, auc = average_precision_score(labels, scores), roc_auc_score(labels, scores)
@@ -237,8 +215,11 @@ def flight_section(folder: Path) -> str:
         ),
     }.items():
         late = measured(stream, spec, lambda model, rows: model.late(rows, ARRIVED_S), name)
-        lines.append((name, *late.cells()))
-    return ABOUT_FLIGHTS + table(("columns", *HEADS), lines)
+        peer = figures_of(stream, *retrained_scores(stream, spec, ARRIVED_S), f"{name}, LightGBM")
+        lines.append((name, *late.cells(), *peer.cells()))
+    return ABOUT_FLIGHTS + table(
+        ("columns", *HEADS, *(f"LightGBM: {head}" for head in HEADS)), lines
+    )
 
 
 ABOUT_PAYMENTS = f"""`python -m load_tests.streams.history payments` sends 347,991 simulated
