@@ -18,7 +18,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import unknown_model
 from dualstream.service.models.registry import ModelRegistry, check_model_id
-from dualstream.service.models.sizeof import WIDE, bytes_before_rows
+from dualstream.service.models.sizeof import WIDE, bytes_before_rows, ring_bytes
 from dualstream.service.replica.spec import canonical, read_spec
 from dualstream.service.settings import Settings
 from dualstream.solvers import resolve_spec
@@ -81,7 +81,7 @@ async def create(
     except MemoryError:
         raise _out_of_memory() from None
     try:
-        check_size(registry.settings, compiled.first_bytes)
+        check_size(registry.settings, compiled.first_bytes + ring_bytes(resolved))
         record, created = await _stored(registry.journal, model_id, spec, may_replace, by)
         if created:
             registry.forget_load(model_id)
@@ -111,9 +111,9 @@ def check_size(settings: Settings, size: int, what: str = "a model of this spec"
     limit = settings.max_model_bytes
     if size > limit:
         detail = (
-            f"{what} takes {size} bytes of memory before its next row, and the "
-            f"limit is {limit}; reduce its features or the keys of its history, or raise "
-            "DUALSTREAM_MAX_MODEL_BYTES"
+            f"{what} takes {size} bytes of memory before its next row, or with the rows of "
+            f"`memory: large`, and the limit is {limit}; reduce its features, the keys of its "
+            "history or its memory, or raise DUALSTREAM_MAX_MODEL_BYTES"
         )
         raise Problem(422, "model-too-large", detail)
 
@@ -149,6 +149,7 @@ async def _check_before_building(
         return  # it is built and measured next
     try:
         size = await asyncio.to_thread(bytes_before_rows, spec.resolved)
+        size += ring_bytes(spec.resolved)
     except MemoryError:
         raise _out_of_memory() from None
     # An estimate: a size close to the limit is measured on the built learner.

@@ -12,6 +12,8 @@ import numpy as np
 
 from dualstream.solvers import make_learner
 from dualstream.solvers.history.spec import table_bytes
+from dualstream.solvers.nonlinear.spec import ROW_BYTES, most_rows, widest_ring
+from dualstream.solvers.portfolio.presets import members_of
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.shared_ones import are_shared_ones
 from dualstream.solvers.spec_cache import FixedSpec, SharedDerived
@@ -56,6 +58,17 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
         )
     (first, size), (second, larger) = sizes
     return size + (larger - size) * (width - first) // (second - first)
+
+
+def ring_bytes(spec: Mapping[str, Any]) -> int:
+    """Bytes that boosted trees with `memory: large` in a resolved specification take, at most."""
+    members = members_of(spec) if spec["algorithm"] == "portfolio" else [spec]
+    columns = widest_ring(spec["features"])
+    return sum(
+        min(one["window"], most_rows("large", columns)) * (columns + one["trees"] + ROW_BYTES)
+        for one in members
+        if one.get("algorithm") == "boosted" and "memory" in one
+    )
 
 
 def bytes_of(*roots: Any) -> int:

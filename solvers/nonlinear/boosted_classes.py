@@ -36,7 +36,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS
-from dualstream.solvers.nonlinear.spec import PART
+from dualstream.solvers.nonlinear.spec import MAX_CLASS_ROWS
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
 from dualstream.solvers.rows.batch import Batch
@@ -72,7 +72,7 @@ class BoostedClasses(TreeRing, ClassScorer):
         self._margins = np.zeros((rows, self._room), np.float32)
 
     def _most_rows(self, columns: int) -> int:
-        return min(super()._most_rows(columns), PART, MAX_MARGINS // self._room)
+        return min(super()._most_rows(columns), MAX_CLASS_ROWS, MAX_MARGINS // self._room)
 
     @property
     def _outputs(self) -> int:

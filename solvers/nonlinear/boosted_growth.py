@@ -49,20 +49,21 @@ class Growth:
         columns: Ints,
         bins: tuple[Floats, Ints],
         leaves: int,
+        most_bins: int,
         least_gain: float,
         order: Indices,
     ) -> "Growth":
         """A tree without nodes, of at most `leaves` leaves, on the rows in `order`.
 
         derivatives    gradients, second derivatives, both packed, and their units
-        bins           edges and their numbers
+        bins           edges and their numbers, below `most_bins`
         """
         grown, size = np.zeros((leaves, N_GROWN)), np.zeros(2, np.int64)
         feature, left = np.full(2 * leaves, -1, np.int32), np.zeros(2 * leaves, np.int32)
         threshold = np.zeros(2 * leaves)
         arguments = (
             codes, *derivatives, columns, *bins, RIDGE, LEAST_ROWS, least_gain, order,
-            np.empty_like(order), np.empty((leaves, MAX_BINS * max(1, len(columns))), np.int64),
+            np.empty_like(order), np.empty((leaves, most_bins * max(1, len(columns))), np.int64),
             grown, np.empty((3, MAX_BINS)), size, feature, threshold, left,
         )  # fmt: skip
         return cls(derivatives[1], order, grown, size, feature, threshold, left, arguments)

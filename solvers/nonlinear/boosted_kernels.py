@@ -8,7 +8,7 @@ In every kernel, for S columns of the ring (at least those in use) and T trees
     sample   (M, S)      float32: the values of rows 0, stride, 2 stride, ... of the ring
     about    (W, 3)      of each row: TARGET, WEIGHT and MARGIN, its score by the present trees
     leaves   (W, T)      uint8: the node that the row reached in each tree
-    edges    (S, MAX_BINS), n_edges (S,)   thresholds between the bins of a column; a value is in
+    edges    (S, bins), n_edges (S,)   thresholds between the bins of a column; a value is in
                          bin b if b edges are less than it
     feature, left (T, N) int32, threshold, value (T, N)   trees: a node with feature >= 0 is split,
                          its children are left (value <= threshold) and left + 1
@@ -44,7 +44,7 @@ from dualstream.solvers.nonlinear.dense_columns import (
 )
 from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
-MAX_BINS = 64
+MAX_BINS = 256
 MAX_SAMPLE = 2048
 """Rows of the ring whose values are kept: bins are made from them."""
 UNKNOWN = 255
@@ -474,17 +474,19 @@ LEAVES, NODES = range(2)
 
 @kernel(inline=True)
 def clear_histogram(histogram: I8, used: RO_I8, n_edges: RO_I8, n_used: int) -> None:
-    """Empty a histogram: MAX_BINS packed sums for each column."""
+    """Empty a histogram: packed sums for each column, in equal parts of the array."""
+    bins = histogram.shape[0] // max(1, n_used)
     for q in range(n_used):
         for b in range(n_edges[used[q]] + 1):
-            histogram[np.uint64(MAX_BINS * q + b)] = 0
+            histogram[np.uint64(bins * q + b)] = 0
 
 
 @kernel(inline=True, apart=True)
 def subtract_histogram(whole: I8, part: I8, used: RO_I8, n_edges: RO_I8, n_used: int) -> None:
     """whole -= part."""
+    bins = whole.shape[0] // max(1, n_used)
     for q in range(n_used):
-        line = np.uint64(MAX_BINS * q)
+        line = np.uint64(bins * q)
         for b in range(np.uint64(n_edges[used[q]] + 1)):
             whole[line + b] -= part[line + b]
 
@@ -504,6 +506,7 @@ def fill_histogram(
     """Add rows order[first:end] to a histogram; subtract them with sign -1."""
     # Columns are drawn in increasing order, so all are used if the last is the one of its place.
     is_all = n_used > 0 and used[n_used - 1] == n_used - 1
+    bins = np.uint64(histogram.shape[0] // max(1, n_used))
     for a in range(first, end):
         r = np.uint64(order[a])
         row, number = codes[r], sign * packed[r]
@@ -511,11 +514,11 @@ def fill_histogram(
         if is_all:
             for q in range(np.uint64(n_used)):
                 histogram[line + np.uint64(row[q])] += number
-                line += np.uint64(MAX_BINS)
+                line += bins
         else:
             for q in range(n_used):
                 histogram[line + np.uint64(row[np.uint64(used[q])])] += number
-                line += np.uint64(MAX_BINS)
+                line += bins
 
 
 @kernel(inline=True, apart=True)
@@ -567,10 +570,11 @@ def best_split(
     now = slope * slope / whole
     best, column, edge = now, -1, 0
     histogram = histograms[int(grown[leaf, HISTOGRAM])]
+    bins = histogram.shape[0] // max(1, n_used)
     for q in range(n_used):
         total, n = 0, n_edges[used[q]]
         for b in range(n):
-            total += histogram[np.uint64(MAX_BINS * q + b)]
+            total += histogram[np.uint64(bins * q + b)]
             sums[0, b] = units[0] * (total >> 32)
             sums[1, b] = units[1] * (total & _LOW)
         gains_of(n, slope, whole, ridge, least, most, sums[0], sums[1], sums[2])
@@ -660,7 +664,7 @@ def split_leaf(
     order      its rows, below n, leaf by leaf
     grown      (L, N_GROWN); size (2,) its LEAVES and NODES, 0 before
     feature, threshold, left     (N,) its nodes; feature is -1 before
-    right, histograms (L, len(used) MAX_BINS), sums (3, MAX_BINS)   scratch, kept between calls
+    right, histograms (L, len(used) bins), sums (3, MAX_BINS)   scratch, kept between calls
     """
     n_leaves, n_nodes, most_leaves = size[LEAVES], size[NODES], grown.shape[0]
     n_used = used.shape[0]

@@ -61,7 +61,8 @@ AT_ONCE = 2**18
 MOST_SHARED = 1.25
 """Bins of a column change if this many times as many pairs of values share one as need be."""
 
-_SHORT_WINDOW, _BINS_OF_SHORT = 4096, 32
+_SHORT_WINDOW = 4096
+_BINS_OF_SHORT, _BINS, _BINS_OF_LARGE = 32, 64, 256
 _INTS = (
     "rows_held", "at", "since_tree", "oldest", "grown", "learned", "next_bins", "samples",
     "grow_rows", "splits",
@@ -88,7 +89,8 @@ class TreeRing:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
         self._dim = width_of(spec["features"])
-        self._bins = _BINS_OF_SHORT if spec["window"] <= _SHORT_WINDOW else MAX_BINS
+        longer = _BINS if "memory" not in spec else _BINS_OF_LARGE
+        self._bins = _BINS_OF_SHORT if spec["window"] <= _SHORT_WINDOW else longer
         self._table = DenseColumns()
         self._k = np.zeros(N_INTS, np.int64)
         self._f = np.zeros(N_FLOATS)
@@ -118,7 +120,7 @@ class TreeRing:
         self._sample = np.zeros((min(rows, MAX_SAMPLE), columns), np.float32)
         self._about = np.zeros((rows, N_ABOUT))
         self._leaves = np.zeros((rows, self._most_trees), np.uint8)
-        self._edges = np.zeros((columns, MAX_BINS))
+        self._edges = np.zeros((columns, self._bins))
         self._n_edges = np.zeros(columns, np.int64)
         self._x = np.zeros(columns)
 
@@ -264,7 +266,9 @@ class TreeRing:
         """See Growth.of."""
         columns, bins = self._drawn(), (self._edges, self._n_edges)
         leaves = self.spec["leaves"]
-        return Growth.of(self._codes, derivatives, columns, bins, leaves, least_gain, order)
+        return Growth.of(
+            self._codes, derivatives, columns, bins, leaves, self._bins, least_gain, order
+        )
 
     def _complete(self, growth: Growth) -> None:
         """Put a tree that has grown in its place."""
@@ -307,7 +311,7 @@ class TreeRing:
         n = int(self._k[ROWS])
         stride = stride_of(n)
         values = self._sample[: -(-n // stride), column].copy()
-        ordered, edges = np.sort(values), np.zeros(MAX_BINS)
+        ordered, edges = np.sort(values), np.zeros(self._bins)
         n_edges = _kernels.quantile_edges(ordered, self._bins, edges)
         if stride == 1:
             _kernels.code_column(values, self._codes, column, edges, n_edges)
@@ -418,7 +422,7 @@ class TreeRing:
             "sample": (sampled, 4 * used),
             "about": (n, N_ABOUT),
             "leaves": (n, trees),
-            "edges": (used, MAX_BINS),
+            "edges": (used, self._bins),
             "n_edges": (used,),
             "shown": (int(np.asarray(state.get("shown", [])).size),),
             **dict.fromkeys(("feature", "left", "threshold"), shape),
@@ -458,7 +462,7 @@ class TreeRing:
             and bool((np.diff(self._shown) > 0).all())
             and k[SPLITS] <= self.spec["leaves"] + 1
             and (k[GROW_ROWS] == 0 or self._grows_slowly and k[SINCE_TREE] <= k[SPLITS])
-            and bool((self._n_edges >= 0).all() and (self._n_edges < MAX_BINS).all())
+            and bool((self._n_edges >= 0).all() and (self._n_edges < self._bins).all())
         )
         if not is_sound:
             raise CorruptState("the ring or the trees are damaged")

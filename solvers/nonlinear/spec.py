@@ -15,9 +15,10 @@ MAX_COLUMNS = 128
 """As in dense_columns.py, whose import compiles kernels."""
 CELLS: Mapping[str, int] = {"standard": 2**21, "large": 2**23}
 """Columns times rows of the ring of boosted trees, a byte each, for each `memory`."""
-PART = 16_384
-"""Rows that a tree grows on, at most, and the default window; for several classes, rows of the
-ring, at most."""
+ROW_BYTES = 24
+"""Bytes of a row of the ring besides its cells and its leaf in each tree."""
+DEFAULT_WINDOW = MAX_CLASS_ROWS = 16_384
+"""The default window, and the longest ring for several classes."""
 
 
 def ring_columns(used: int) -> int:
@@ -30,24 +31,28 @@ def most_rows(memory: str, columns: int) -> int:
     return CELLS[memory] // columns
 
 
+def widest_ring(features: Mapping[str, Any], lags: int = 0) -> int:
+    """Columns of the ring of a stream that has all of these features."""
+    return ring_columns(min(width_of(features) + lags, MAX_COLUMNS))
+
+
 def longest_window(features: Mapping[str, Any], memory: str, lags: int = 0) -> int:
     """The largest `window` of boosted trees on a stream that has all of these features."""
-    columns = ring_columns(min(width_of(features) + lags, MAX_COLUMNS))
-    return min(MAX_WINDOW, most_rows(memory, columns))
+    return min(MAX_WINDOW, most_rows(memory, widest_ring(features, lags)))
 
 
 def _read_window(spec: Mapping[str, Any], task: str, memory: str, lags: int) -> int:
     """The `window` of boosted trees. Raises InvalidSpec for more rows than the ring can hold."""
     features = spec["features"]
     most = longest_window(features, memory, lags)
-    default = min(PART, most)
+    default = min(DEFAULT_WINDOW, most)
     reason = f"as many rows as fit in memory of {width_of(features)} features"
     if features["kind"] == "hashed":
         # The stream may have few features.
         most = min(MAX_WINDOW, most_rows(memory, ring_columns(1)))
         reason = "as many rows as fit in memory"
     if task == "multiclass":
-        most, reason = min(most, PART), "as the task is multiclass"
+        most, reason = min(most, MAX_CLASS_ROWS), "as the task is multiclass"
     window = spec.get("window", default)
     is_whole = isinstance(window, int) and not isinstance(window, bool)
     if is_whole and window > most:

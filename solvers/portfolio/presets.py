@@ -223,6 +223,15 @@ REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
 }
 """Presets of regression by name."""
 
+LARGE: Member = {
+    **_boosted(65_536, 120, 63),
+    "memory": "large",
+    "trees": 60,
+    "step": 0.15,
+    "seed": 1,
+}
+"""What `full` has besides with `memory: large`."""
+
 DEFAULT = "full"
 """The preset of a portfolio that names no members."""
 
@@ -235,7 +244,11 @@ def presets_of(task: str) -> Mapping[str, tuple[Member, ...]]:
 def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
     """The members of a resolved portfolio: those of its preset, or those that it lists."""
     members = spec["members"]
-    return presets_of(spec["task"])[members] if isinstance(members, str) else members
+    if not isinstance(members, str):
+        return list(members)
+    preset = presets_of(spec["task"])[members]
+    # The stack, which combines the others, is the last one.
+    return (*preset[:-1], LARGE, preset[-1]) if "memory" in spec else preset
 
 
 def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.features.spec import read_scaling
-from dualstream.solvers.nonlinear.spec import read_lags
+from dualstream.solvers.nonlinear.spec import read_lags, read_memory
 from dualstream.solvers.portfolio.presets import DEFAULT, Member, members_of, presets_of
 from dualstream.solvers.protocols.learner import Learner
 from dualstream.solvers.protocols.member_learner import MEMBER_NAME
@@ -59,10 +59,13 @@ class ModelFactory:
 def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spec:
     """The fields of `algorithm: portfolio`; members are resolved for the portfolio's features."""
     eta = 0.125 if task == "regression" else 0.5
-    members = _members(spec, task, resolve)
+    members, memory = _members(spec, task, resolve), read_memory(spec)
+    if memory and members != DEFAULT:
+        raise InvalidSpec("/memory", spec["memory"], f"left out unless members is {DEFAULT}")
     lags = read_lags(spec, task, _default_lags(task, members))
     return {
         "members": members,
+        **memory,
         "eta": read_number(spec, "", "eta", eta, 1e-6, 1.0, "a number in [1e-6, 1]"),
         "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
         "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),

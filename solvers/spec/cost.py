@@ -298,7 +298,7 @@ def _of_nonlinear(spec: Mapping[str, Any], learns: bool) -> Cost:
     cost = Cost(row=2e-8 * spec["trees"], entry=2e-8)
     if learns:
         tree = 4e-8 * spec["leaves"] * min(spec["window"], 1000) / 10 + 2e-3 * (
-            spec["window"] > 1000
+            (spec["window"] > 1000) + ("memory" in spec)
         )
         cost += Cost(row=5e-7 * spec["renewal"], peak=tree, worst=tree, is_even=False)
     return cost

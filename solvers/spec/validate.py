@@ -27,7 +27,7 @@ learn a stored model by the rules that it was created with."""
 # A specification with only these fields is of a portfolio by default; with fields that a portfolio
 # does not have, it is of dual ascent.
 _OF_ANY_PORTFOLIO = (
-    *("task", "labels", "features", "members", "eta", "share", "retain", "lags"),
+    *("task", "labels", "features", "members", "memory", "eta", "share", "retain", "lags"),
     _GUARD,
 )
 

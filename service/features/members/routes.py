@@ -37,7 +37,7 @@ from dualstream.service.models.creation import check_size
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.sizeof import bytes_before_rows
+from dualstream.service.models.sizeof import bytes_before_rows, ring_bytes
 from dualstream.service.replica.controls import Order
 from dualstream.service.replica.requests import ControlRequest, Receipt, requested_by
 from dualstream.service.replica.spec import canonical
@@ -227,7 +227,8 @@ def _alone(model: Model, spec: Mapping[str, Any]) -> dict[str, Any]:
 async def _check_size(registry: ModelRegistry, model: Model, order: MemberAdd) -> None:
     """Raise Problem 422 if the model with this member takes too much memory."""
     if "algorithm" in order.spec:  # a kind follows the features that rows touch
-        size = await asyncio.to_thread(bytes_before_rows, _alone(model, order.spec))
+        alone = _alone(model, order.spec)
+        size = ring_bytes(alone) + await asyncio.to_thread(bytes_before_rows, alone)
         check_size(registry.settings, model.bytes + size, "the model with this member")
 
 

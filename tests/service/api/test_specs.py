@@ -93,3 +93,14 @@ def test_boosted_trees_name_the_rows_that_memory_has_room_for(client):
     wide = {**trees, "features": {"kind": "indexed", "dim": 128}}
     problem = assert_problem(client.put("/models/wide", json=wide), 422, "invalid-spec")
     assert "[32, 16384]" in problem["detail"]
+
+
+def test_a_large_memory_counts_before_it_is_filled(serve):
+    client = serve(max_model_bytes=9_000_000)
+    features = {"kind": "indexed", "dim": 100}
+    answer = client.put("/models/large", json={"memory": "large", "features": features})
+    assert_problem(answer, 422, "model-too-large")
+    assert client.put("/models/standard", json={"features": features}).status_code == 201
+    trees = {"algorithm": "boosted", "window": 65_536, "memory": "large"}
+    added = client.post("/models/standard/members", json=trees)
+    assert_problem(added, 422, "model-too-large")

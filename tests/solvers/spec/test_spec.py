@@ -8,6 +8,7 @@ import pytest
 from dualstream.solvers import InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.offline.refit_methods import why_not_refit
+from dualstream.solvers.portfolio.presets import PRESETS, members_of
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec_cache import FixedSpec
 
@@ -116,6 +117,23 @@ def test_a_window_beyond_memory_is_refused():
         resolve_spec(
             {"features": trees["features"], "members": [{"algorithm": "boosted", "window": 10**6}]}
         )
+
+
+def test_only_full_has_a_large_memory():
+    features = {"kind": "indexed", "dim": 10}
+    whole = resolve_spec({"memory": "large", "features": features})
+    assert (whole["algorithm"], whole["members"], whole["memory"]) == ("portfolio", "full", "large")
+    assert resolve_spec(whole) == whole and "memory" not in resolve_spec({"features": features})
+    names = [one["name"] for one in members_of(whole)]
+    assert names[-2:] == ["boosted-65536", "stack"] and len(names) == 1 + len(PRESETS["full"])
+    large = members_of(whole)[-2]
+    body = {name: value for name, value in large.items() if name != "name"}
+    assert body.items() <= resolve_spec({**body, "features": features}).items()
+    for members in ("fast", [{"kind": "prior"}]):
+        with pytest.raises(InvalidSpec, match="memory must be left out unless members is full"):
+            resolve_spec({"memory": "large", "members": members})
+    with pytest.raises(InvalidSpec, match="memory must be one of standard, large"):
+        resolve_spec({"memory": "huge"})
 
 
 def test_regression_starts_from_squared_loss():
