@@ -148,7 +148,7 @@ class Waiting(Collector):
         self.rows: Mapping[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
-        text = "Rows that wait for their labels, as last counted."
+        text = "Rows that wait for labels or may be revised, as last counted."
         family = GaugeMetricFamily("dualstream_remembered_rows", text, labels=["model"])
         others = 0
         for model, count in self.rows.items():

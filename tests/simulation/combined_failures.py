@@ -13,7 +13,7 @@ from dualstream.service.replica.requests import Request
 from tests.simulation.checks import left_forked
 from tests.simulation.client import Client
 from tests.simulation.faults import NO_LAG, Fault, Lags
-from tests.simulation.late import label, label_both, serve
+from tests.simulation.late import label, label_both, revise, serve
 from tests.simulation.log import Log
 from tests.simulation.models import (
     DUALS,
@@ -391,6 +391,24 @@ async def labels_repeated(on: Stage) -> None:
         await on.ask(both, on.other)
 
 
+async def labels_revised(on: Stage) -> None:
+    """Labels are revised by two workers at once, while calls are late and answers are lost."""
+    for number in range(MANY):
+        tag = on.world.new_tag()
+        by_default = on.world.chance.random() < 0.2
+        await on.ask(partial(serve, model_id=on.model_id, tag=tag, default=by_default), on.worker)
+        for turn in range(4):
+            if number % 3 == turn:
+                on.meet("append", on.world.chance.choice([SENT_SOON, ANSWERED_LATE]))
+            y = label_of(tag) if turn % 2 else -label_of(tag)
+            labels = [partial(revise, model_id=on.model_id, tag=tag, y=each) for each in (y, -y)]
+            first = on.begin(on.ask(labels[0], on.worker))
+            await on.moment()
+            if turn > 1:
+                await on.ask(labels[1], on.other)
+            await first
+
+
 async def learn(model_id: str, request: Request, worker: "Worker") -> None:
     await worker.submit(model_id, request)
 
@@ -442,6 +460,7 @@ RARE = (
     (61, Plot(copied_late, DUALS)),
     (67, Plot(whole_in_conflict)),
     (71, Plot(labels_repeated, DUALS)),
+    (83, Plot(labels_revised, DUALS)),
 )
 """One of this many of the other schedules has this plot."""
 

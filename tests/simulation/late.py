@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,6 +67,10 @@ class LateNotes:
         self.known_until: dict[Row, float] = {}
         """Of rows that were said to wait: when they may be forgotten."""
         self.got: list[Told] = []
+        self.revised: set[Row] = set()
+        """Rows whose labels may be revised."""
+        self.revisions: list[tuple[Row, float, int, int]] = []
+        """Their labels that were journalled: row, label, seq, and when it was sent."""
 
 
 async def serve(worker: "Worker", model_id: str, tag: int, default: bool) -> None:
@@ -156,6 +160,20 @@ async def label_both(worker: "Worker", model_id: str, tags: tuple[int, int]) -> 
         worker.world.notes.problems.append(problem)
 
 
+async def revise(worker: "Worker", model_id: str, tag: int, y: float) -> None:
+    """Bring a label that may be revised, and may replace another one."""
+    began, late = worker.world.scheduler.steps, worker.world.notes.late
+    with worker.registry.pinned(model_id):
+        model = await worker.model(model_id)
+        row = model.record.incarnation, tag
+        late.revised.add(row)
+        labels = [Label(0, str(tag), y)]
+        got = await learn_labels(worker.connection, model, labels, revises=True)
+    position = None if got.receipt is None else got.receipt.placed
+    if position is not None and position.count:
+        late.revisions.append((row, y, position.seq, began))
+
+
 def _note(worker: "Worker", model: Model, tag: int, y: float, got: Labelled, began: int) -> None:
     row = model.record.incarnation, tag
     notes = worker.world.notes
@@ -231,6 +249,7 @@ class LateRow(NamedTuple):
     served_seq: int | None
     score: float
     features: bytes = b""
+    replaced: float = nan
 
 
 def late_rows(rows: Rows, first_seq: int, kind: models.Kind) -> Iterator[tuple[int, LateRow]]:
@@ -243,7 +262,8 @@ def late_rows(rows: Rows, first_seq: int, kind: models.Kind) -> Iterator[tuple[i
             begin, end = rows.indptr[index : index + 2]
             end -= 3 if kind.has_history else 0
             features = _features_of(rows.indices[begin:end], rows.values[begin:end])
-            late = LateRow(tag, y, int(seqs[index]), float(scores[index]), features)  # type: ignore[index]
+            before = nan if rows.replaced is None else float(rows.replaced[index])
+            late = LateRow(tag, y, int(seqs[index]), float(scores[index]), features, before)  # type: ignore[index]
         yield first_seq + index, late
 
 
@@ -257,6 +277,7 @@ def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Ite
 
     rows   all that the journal has, by seq
     """
+    yield from _revised_problems(log, late, rows)
     standing = {row.tag: (seq, row) for seq, row in rows.items()}
     for row in rows.values():
         if row.served_seq is None:
@@ -278,6 +299,24 @@ def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Ite
     for waiting in log.waits.values():
         if waiting.default:
             yield f"{log.id}: {waiting.key!r} has no default label yet"
+
+
+def _revised_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Iterator[str]:
+    """Each label replaces the one before of its row, and is another one."""
+    labels: dict[int, float] = {}
+    for seq in sorted(rows):
+        row = rows[seq]
+        if (log.incarnation, row.tag) in late.revised:
+            before = labels.get(row.tag, nan)
+            if row.y == before or repr(row.replaced) != repr(before):
+                yield f"{log.id}: at {seq}, {row.y} replaces {row.replaced} and not {before}"
+            labels[row.tag] = row.y
+    for (incarnation, tag), y, seq, began in late.revisions:
+        if incarnation != log.incarnation or any(step >= began for step, _ in log.cuts):
+            continue
+        late_row = rows.get(seq)
+        if late_row is None or (late_row.tag, late_row.y) != (tag, y):
+            yield f"{log.id}: the label {y} of {tag} is not at {seq}: {late_row}"
 
 
 def history_problems(

@@ -81,4 +81,5 @@ FIRST = {
     "row that waits enters again": 511,
     "row remembered before it enters": 169,
     "row remembered without its columns": 796,
+    "label revised whatever the row has": 83,
 }

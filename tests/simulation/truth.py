@@ -16,6 +16,7 @@ from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.service.replica.state import ModelState, read_copy
 from dualstream.solvers import Batch, Learner, Outcome, make_learner, make_progressive
+from dualstream.solvers.evaluation.late_label_scores import counted_once
 from dualstream.solvers.refit.refit import problems_of
 from tests.simulation import models
 from tests.simulation.late import LateRow, late_rows
@@ -119,9 +120,10 @@ class Truth:
         seqs = range(first_seq, first_seq + len(batch))
         self.twice |= self._has.intersection(seqs)
         self._has.update(seqs)
-        self.progress.count(batch, outcome, first_seq)
+        counted = counted_once(batch, outcome)
+        self.progress.count(batch, counted, first_seq)
         for on_learned in self.parts.on_learned:
-            on_learned(batch, outcome, first_seq)
+            on_learned(batch, counted, first_seq)
         self.rejected += int(np.count_nonzero(outcome.rejected))
         if outcome.observed is not None:
             self.rejected -= int(np.count_nonzero(outcome.observed))

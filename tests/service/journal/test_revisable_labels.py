@@ -191,7 +191,7 @@ async def test_a_repeated_append_replaces_once(store: Store):
         await log.append(revisable("a", "x"))
         nonce = os.urandom(16)
         for _ in range(2):
-            appended = await log.append(revisable("a", "y", "x"), nonce=nonce, known_seq=1)
+            appended = await log.append(revisable("a", "y", "x"), nonce=nonce)
             assert positions(appended) == [(2, 2, NEW)]
         assert await stored(log, "a") == (b"row", b"y", 2) and await log.last_seq() == 2
 

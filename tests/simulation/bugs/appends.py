@@ -187,7 +187,20 @@ def _at_any_moment(
         true(self, appended, front, is_learning)
 
 
+def _compared_with_itself(true: Any, self: Store, request: AppendRequest) -> Any:
+    """A label replaces the one that its row has, and not the one that it names."""
+    waits, parts = self.log(request.model, request.incarnation).waits, []
+    for part in request.parts:
+        row = waits.get(part.key or b"")
+        if part.revisable is not None and part.revisable.replaces and row is not None:
+            label = msgspec.structs.replace(part.revisable, replaces=row.label)
+            part = msgspec.structs.replace(part, revisable=label)
+        parts.append(part)
+    return true(self, msgspec.structs.replace(request, parts=parts))
+
+
 BUGS = {
+    "label revised whatever the row has": Bug([(Store, "append", _compared_with_itself)]),
     "label explained by what waits now": Bug(
         [(dualstream.service.models.late_labels, "_explained", _as_it_is_now)]
     ),
