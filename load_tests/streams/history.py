@@ -238,7 +238,9 @@ which is so for 23.7 %. A flight is predicted with `remember=true` at its schedu
 Label and delay are known three hours later: the label goes to `labels`, and the delay to
 `observe`. History by carrier, by destination, by tail number and of all flights has `since`,
 `count` and `label_mean` of departures, and `last` and `mean` of the delays of arrivals, with
-half-lives of 3h, 1d and 7d. Each hour is one request.
+half-lives of 3h, 1d and 7d. Each hour is one request. LightGBM, with its defaults, is trained again
+every 5,000 flights on all flights whose label is known by then, with the columns that the model is
+served with; its *us* are those of training and reading the rows.
 
 """
 
