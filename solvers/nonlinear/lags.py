@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, Bytes, kernel
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.nonlinear.spec import MAX_LAGS
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
@@ -34,8 +34,7 @@ OLDER, COMPARED = 32, 2048
 CLEARLY = 4.0
 """In standard deviations of chance."""
 
-_READ, _ENTERS, _LATE = 0, 1, 2
-"""A row has columns and leaves no target; it has columns and leaves its target; neither."""
+_NOT_SERVED = np.empty(0)
 
 
 class Lags:
@@ -49,24 +48,23 @@ class Lags:
 
     def learn(self, batch: Batch) -> Batch:
         """The rows with their columns, each before its target enters."""
-        kinds = np.where(batch.weights > 0.0, _ENTERS, _READ).astype(np.uint8)
-        if batch.served is not None:
-            kinds[~np.isnan(batch.served)] = _LATE
-        return self._with_columns(batch, kinds)
+        return self._with_columns(batch, True)
 
     def peek(self, batch: Batch) -> Batch:
         """The rows with the columns of the next row; no target enters."""
-        return self._with_columns(batch, np.full(len(batch), _READ, np.uint8))
+        return self._with_columns(batch, False)
 
-    def _with_columns(self, batch: Batch, kinds: Bytes) -> Batch:
+    def _with_columns(self, batch: Batch, learns: bool) -> Batch:
         if not self.count:
             return batch
-        room = batch.nnz + len(batch) * self.count
-        indptr = np.zeros(len(batch) + 1, np.int64)
+        n = len(batch.labels)
+        room = len(batch.values) + n * self.count
+        indptr = np.zeros(n + 1, np.int64)
         indices, values = np.empty(room, np.int32), np.empty(room)
+        served = _NOT_SERVED if batch.served is None else batch.served
         used = add_columns(
-            batch.indptr, batch.indices, batch.values, batch.labels, kinds, self.width, self.count,
-            self._recent, self._targets, indptr, indices, values,
+            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, served, learns,
+            self.width, self.count, self._recent, self._targets, indptr, indices, values,
         )  # fmt: skip
         return batch.with_rows(indptr, indices[:used], values[:used], self.width + self.count)
 
@@ -88,12 +86,14 @@ def follow_each_other(rows: F8_2D, column: int, n: int, at: int) -> bool:
 
     rows  a ring; its last n <= COMPARED rows end before row `at`, and have targets in `column`
     """
-    size, nearer = rows.shape[0], 0
-    for i in range(at - n + OLDER, at):
-        y = rows[i % size, column]
-        to_last = abs(y - rows[(i - 1) % size, column])
-        to_older = abs(y - rows[(i - OLDER) % size, column])
+    size, nearer, now, older = rows.shape[0], 0, at - n + OLDER, at - n
+    for _ in range(n - OLDER):
+        # Without a division for each row.
+        y, last = rows[now, column], rows[now - 1, column]
+        to_last, to_older = abs(y - last), abs(y - rows[older, column])
         nearer += int(to_last < to_older) - int(to_older < to_last)
+        now, older = now + 1, older + 1
+        now, older = now if now < size else 0, older if older < size else 0
     return nearer > 0 and nearer >= CLEARLY * math.sqrt(n - OLDER)
 
 
@@ -103,7 +103,9 @@ def add_columns(
     indices: RO_I4,
     values: RO_F8,
     labels: RO_F8,
-    kinds: RO_U1,
+    weights: RO_F8,
+    served: RO_F8,
+    learns: bool,
     width: int,
     count: int,
     recent: F8,
@@ -114,18 +116,20 @@ def add_columns(
 ) -> int:
     """Add the columns to rows. Returns the number of entries.
 
-    kinds    (n,)  of _READ, _ENTERS, _LATE
+    served   (n,)  as in Batch, or (0,)
+    learns         whether targets enter
     recent         see Lags
     targets  (1,)  how many have entered
     out_*          the rows, as in Batch, with room for all columns
     """
     at = 0
-    for i in range(kinds.shape[0]):
+    for i in range(labels.shape[0]):
         for p in range(indptr[i], indptr[i + 1]):
             out_indices[at], out_values[at] = indices[p], values[p]
             at += 1
+        is_late = served.shape[0] > 0 and not np.isnan(served[i])
         last = targets[0] - 1
-        for c in range(min(count, targets[0]) if kinds[i] != _LATE else 0):
+        for c in range(0 if is_late else min(count, targets[0])):
             x = recent[(last - c) % MAX_LAGS]
             if c > 0:
                 x = recent[(last - c + 1) % MAX_LAGS] - x
@@ -133,7 +137,7 @@ def add_columns(
                 out_indices[at], out_values[at] = width + c, x
                 at += 1
         out_indptr[i + 1] = at
-        if kinds[i] == _ENTERS:
+        if learns and weights[i] > 0.0 and not is_late:
             recent[(last + 1) % MAX_LAGS] = labels[i]
             targets[0] += 1
     return at

@@ -63,7 +63,7 @@ def test_a_row_has_the_targets_before_it(rng):
         if np.isnan(late[i]) and weights[i] > 0.0:
             before.append(y[i])
     state = lags.state()
-    np.testing.assert_array_equal(dense(lags.peek(batch))[:, DIM], before[-1])
+    np.testing.assert_array_equal(dense(lags.peek(rows_of(y)))[:, DIM], before[-1])
     assert lags.state()["targets"] == state["targets"] == len(before)
 
 
