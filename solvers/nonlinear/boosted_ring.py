@@ -352,8 +352,8 @@ class TreeRing:
         columns = self._shown
         if len(columns) <= DRAWN:
             return columns
-        # SplitMix64 (Steele, Lea, Flood, 2014) of the seed, the tree and the column.
-        z = columns.astype(np.uint64) + np.uint64(int(self._k[GROWN]) * MAX_COLUMNS)
+        # SplitMix64 (Steele, Lea, Flood, 2014) of the seed, the tree and the position among these.
+        z = np.arange(len(columns), dtype=np.uint64) + np.uint64(int(self._k[GROWN]) * MAX_COLUMNS)
         z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(self.spec["seed"])
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

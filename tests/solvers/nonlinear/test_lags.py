@@ -104,6 +104,13 @@ def test_a_batch_equals_its_rows_after_a_restore(spec, rng):
         np.testing.assert_array_equal(array, resumed.state()[name], err_msg=name)
 
 
+def test_a_random_order_has_the_scores_of_no_lags(rng):
+    x = rng.normal(size=(N, 50)) * (rng.random((N, 50)) < 0.3)
+    batch = Batch.from_dense(x, x[:, 0] * x[:, 1] + x[:, 7])
+    scores = [learner_of(50, **TREES, lags=lags).learn(batch).scores for lags in (0, 3)]
+    np.testing.assert_array_equal(*scores)
+
+
 def test_trees_of_a_random_order_split_no_past_target(rng):
     batch = rows_of(rng.normal(size=N))
     learner = learner_of(DIM, **TREES, lags=3)
