@@ -6,9 +6,13 @@ nonlinear/class_scorer.py) learns every row and scores all classes, and the port
 takes the log odds of its class as the score of that member. The portfolio for classes that no row
 has had yet takes those of column 0. It learns each batch first, and what splines compute from the
 rows alone (nonlinear/spline_columns.py) is shared by all classes.
+
+With many classes their own members take most of the time, and the shared ones predict most of what
+can be predicted. So after the row that brings class number FULL + 1, all portfolios of a preset
+drop the members of presets.DROPPED.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -19,13 +23,16 @@ from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.multiclass import make_scorer
 from dualstream.solvers.online.multiclass import Multiclass, OneVsRest
 from dualstream.solvers.portfolio.learner import Portfolio
-from dualstream.solvers.portfolio.presets import shared_algorithms
+from dualstream.solvers.portfolio.presets import DROPPED, shared_algorithms
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec
 from dualstream.solvers.protocols.explanation import Explanation
 from dualstream.solvers.protocols.learner import Learner, Outcome, State, under
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import names_of
 from dualstream.solvers.spec_cache import FixedSpec
+
+FULL = 10
+"""Classes with which the portfolios have all members of a preset."""
 
 
 class PortfolioClasses(OneVsRest):
@@ -34,9 +41,13 @@ class PortfolioClasses(OneVsRest):
     never_rejects = True
 
     def __init__(
-        self, make: Callable[[], Portfolio], make_scorers: Callable[[], list[ClassScorer]]
+        self,
+        make: Callable[[], Portfolio],
+        make_scorers: Callable[[], list[ClassScorer]],
+        dropped: Collection[str],
     ) -> None:
         super().__init__(make)
+        self._dropped = dropped
         self._make_scorers = make_scorers
         self.scorers = make_scorers()
         self._given = np.empty((0, 0, 0))
@@ -52,6 +63,24 @@ class PortfolioClasses(OneVsRest):
         cast(Portfolio, learner).share_columns(cast(Portfolio, first))
 
     def _learn_known(
+        self, batch: Batch, class_ids: Ints, is_met: bool
+    ) -> tuple[Floats, Floats, Flags, Flags]:
+        if is_met and len(self.learners) == FULL + 1 and self._dropped:
+            first = self._learn_with_all(batch[:1], class_ids[:1], True)
+            self._drop()
+            rest = self._learn_with_all(batch[1:], class_ids[1:], False)
+            a, b, c, d = zip(first, rest, strict=True)
+            join = np.concatenate
+            return join(a, axis=1), join(b), join(c), join(d)
+        return self._learn_with_all(batch, class_ids, is_met)
+
+    def _drop(self) -> None:
+        """Drop the members that the portfolios of many classes do not have."""
+        for one in (self.none_of_them, *self.learners):
+            portfolio = cast(Portfolio, one)
+            portfolio.drop([name for name in portfolio.names if name in self._dropped])
+
+    def _learn_with_all(
         self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
         scores = [scorer.learn(batch, class_ids, is_met) for scorer in self.scorers]
@@ -101,8 +130,10 @@ def make_classes(spec: Mapping[str, Any], models: ModelFactory) -> Multiclass:
     """The learner of a resolved portfolio with task multiclass and members of SHARED."""
     binary = FixedSpec({**spec, "task": "binary", "labels": None})
     scorers = [FixedSpec(model_spec(member, spec)) for member in shared_algorithms(spec)]
+    dropped = DROPPED if isinstance(spec["members"], str) else frozenset[str]()
     classes = PortfolioClasses(
         lambda: Portfolio(binary, models, shares=True),
         lambda: [make_scorer(scorer) for scorer in scorers],
+        dropped,
     )
     return Multiclass(spec, classes)

@@ -367,9 +367,9 @@ class Fused:
 
     # -- changing the list -----------------------------------------------------------------------
 
-    def without(self, index: int) -> "Fused":
+    def without(self, *indices: int) -> "Fused":
         """The other members, with their state."""
-        kept = [j for j in range(len(self.members)) if j != index]
+        kept = [j for j in range(len(self.members)) if j not in indices]
         fewer = Fused([self.members[j] for j in kept], self.dim, self._retain, self._reach)
         old, new = self._plan, fewer._plan
         bases = [old.bases.tolist().index(base) for base in new.bases.tolist()]

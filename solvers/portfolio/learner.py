@@ -8,7 +8,7 @@ row is reset, without effect on the others.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +71,7 @@ class Portfolio:
         self, spec: Mapping[str, Any], models: ModelFactory, *, shares: bool = False
     ) -> None:
         """`shares`: members of nonlinear.SHARED are scored from outside, see classes.py.
-        Then no member can be added or removed.
+        Then no member can be added, and none of these removed.
         """
         self.spec = spec
         self._models, self._shares = models, shares
@@ -244,6 +244,11 @@ class Portfolio:
     # -- what it says of itself ------------------------------------------------------------------
 
     @property
+    def names(self) -> Sequence[str]:
+        """The names of the members."""
+        return self._members.names
+
+    @property
     def heaviest(self) -> str:
         """The member with weights that has the largest share; one without if all are."""
         shares = self._shares_of_members()
@@ -410,10 +415,14 @@ class Portfolio:
     def remove_member(self, name: str) -> None:
         """See MemberLearner."""
         self.check_remove(name)
+        self.drop([name])
+
+    def drop(self, names: Collection[str]) -> None:
+        """Remove members."""
+        indices = [self._index_of(name) for name in names]
         self._return()
-        index = self._index_of(name)
-        self._members = self._members.without(index)
-        self._change_rules(lambda rule: rule.without(index))
+        self._members = self._members.without(*indices)
+        self._change_rules(lambda rule: rule.without(*indices))
 
     def _change_rules(self, change: Callable[[Rule], Rule]) -> None:
         self._rule = change(self._rule)

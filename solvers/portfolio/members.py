@@ -275,15 +275,24 @@ class MemberSet:
             resets,
         )
 
-    def without(self, index: int) -> "MemberSet":
-        """The set without one member."""
-        at, fused = self._index_among_fused(index), self._fused
-        if at is not None and fused is not None:
-            fused = fused.without(at) if len(fused.members) > 1 else None
-        indices = [p - (p > index) for p in self._fused_indices.tolist() if p != index]
-        separate = {p - (p > index): one for p, one in self._separate.items() if p != index}
-        members = [member for p, member in enumerate(self.members) if p != index]
-        return MemberSet(self._dim, members, fused, indices, separate, self._models)
+    def without(self, *indices: int) -> "MemberSet":
+        """The set without some members."""
+        kept = [index for index in range(len(self.members)) if index not in indices]
+        new = {index: at for at, index in enumerate(kept)}
+        fused = self._fused
+        gone = [self._index_among_fused(index) for index in indices]
+        leaving = [at for at in gone if at is not None]
+        if fused is not None and leaving:
+            fused = fused.without(*leaving) if len(leaving) < len(fused.members) else None
+        return MemberSet(
+            self._dim,
+            [self.members[index] for index in kept],
+            fused,
+            [new[index] for index in self._fused_indices.tolist() if index in new],
+            {new[index]: one for index, one in self._separate.items() if index in new},
+            self._models,
+            [new[index] for index in self._shared_indices if index in new],
+        )
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -232,6 +232,9 @@ LARGE: Member = {
 }
 """What `full` has besides with `memory: large`."""
 
+DROPPED = frozenset(member["name"] for member in EIGHT[1:-1]) | {"splines"}
+"""Members of `fast` and `full` that the portfolio of one class among many does not have."""
+
 DEFAULT = "full"
 """The preset of a portfolio that names no members."""
 

@@ -256,12 +256,12 @@ class Rule:
         _rule.calibrate_rows(scores, rows.labels, rows.weights, state, scratch)
         self.r[:, index : index + 1] = state
 
-    def without(self, index: int) -> "Rule":
-        """The rule without one member; the others divide its share in proportion to theirs.
+    def without(self, *indices: int) -> "Rule":
+        """The rule without some members; the others divide their shares in proportion to theirs.
 
         If their shares are all 0, possible with `share` 0, they become equal.
         """
-        kept: list[int | None] = [j for j in range(self.size) if j != index]
+        kept: list[int | None] = [j for j in range(self.size) if j not in indices]
         fewer = self._copied(kept)
         fewer._take_stack(self, kept)
         total = float(fewer.r[V].sum())
@@ -273,17 +273,17 @@ class Rule:
         eta, share = float(self.g[ETA]), float(self.g[SHARE])
         other = Rule([{}] * len(indices), eta, share, classes=self.classes)
         other.g[:] = self.g
-        pairs = [(new, old) for new, old in enumerate(indices) if old is not None]
-        for new, old in pairs:
-            other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
-            for part in range(2):
-                column = self.recent[:, part * self.size + old]
-                other.recent[:, part * len(indices) + new] = column
-        for new_a, old_a in pairs:
-            for new_b, old_b in pairs:
-                for part in range(3):
-                    cell = self.pairs[part * self.size + old_a, old_b]
-                    other.pairs[part * len(indices) + new_a, new_b] = cell
+        new = [at for at, index in enumerate(indices) if index is not None]
+        old = [index for index in indices if index is not None]
+        other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
+        rows = min(int(self.g[COUNTED]), RECENT)
+        for part in range(3):
+            to, of = part * len(indices), part * self.size
+            if part < 2:
+                columns = [of + index for index in old]
+                other.recent[:rows, [to + at for at in new]] = self.recent[:rows, columns]
+            cells = np.ix_([of + index for index in old], old)
+            other.pairs[np.ix_([to + at for at in new], new)] = self.pairs[cells]
         return other
 
     def _take_stack(self, old: "Rule", indices: Sequence[int | None]) -> None:

@@ -1,5 +1,6 @@
 """Multiclass portfolios: `{"task": "multiclass"}`, its accuracy and its cost."""
 
+import json
 import time
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 from dualstream.solvers import dump, make_learner, make_progressive, resolve_spec
 from dualstream.solvers.jit import DISABLED
+from dualstream.solvers.portfolio.classes import FULL
+from dualstream.solvers.portfolio.presets import DROPPED
 from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import class_indices, class_text
@@ -126,3 +129,67 @@ def test_a_row_costs_what_it_costs_its_portfolios():
     one, whole = least(binary.learn, signed), least(learner.learn, batch)
     # 11 portfolios; the rest of the work per row is small in comparison.
     assert 4.0 * one < whole < 30.0 * one, whole / one
+
+
+def many_classes(n=90, classes=14):
+    """Rows of classes that appear one after the other."""
+    rng = np.random.default_rng(3)
+    kinds = rng.integers(0, 1 + np.minimum(np.arange(n) // 3, classes - 1))
+    x = rng.normal(size=(classes, 5))[kinds] + 0.3 * rng.normal(size=(n, 5))
+    indices, names = class_indices([class_text(f"c{kind}") for kind in kinds])
+    return Batch.from_dense(x, indices).with_labels(indices, names)
+
+
+def of_many(members):
+    spec = {"members": members, "task": "multiclass", "features": {"kind": "indexed", "dim": 5}}
+    return make_learner(resolve_spec(spec))
+
+
+def names_of_classes(learner):
+    """The members of each class's portfolio, and of that for classes without rows."""
+    state, names = learner.state(), []
+    for owner in ("none", *map(str, range(len(learner.classes)))):
+        about = json.loads(state[f"{owner}.about"].tobytes())
+        names.append([one["spec"]["name"] for one in about["members"]])
+    return names
+
+
+@pytest.mark.parametrize("members", ["fast", "full"])
+def test_portfolios_of_many_classes_drop_members_after_the_row_with_one_class_too_many(members):
+    rows = many_classes()
+    first = 1 + int(np.flatnonzero(rows.labels == FULL)[0])
+    learner = of_many(members)
+    learner.learn(rows[: first - 1])
+    assert len(learner.classes) == FULL
+    full = names_of_classes(learner)
+    assert all(names == full[0] for names in full) and set(full[0]) & DROPPED
+    learner.learn(rows[first - 1 : first])
+    fewer = names_of_classes(learner)
+    assert len(fewer) == FULL + 2
+    kept = [name for name in full[0] if name not in DROPPED]
+    assert all(names == kept for names in fewer)
+    assert {"prior", "newton-row", "net", "stack"} <= set(kept)
+
+
+def test_a_list_of_members_keeps_all_of_them_with_many_classes():
+    listed = [{"kind": "prior"}, {"algorithm": "net", "units": [4, 4]}, {"algorithm": "splines"}]
+    learner = of_many(listed)
+    learner.learn(many_classes())
+    assert {len(names) for names in names_of_classes(learner)} == {3}
+
+
+@pytest.mark.parametrize("cut", [1, 7])
+def test_many_classes_are_the_same_bits_in_batches_and_after_a_restore(cut):
+    rows = many_classes()
+    whole, parts = of_many("full"), of_many("full")
+    outcome = whole.learn(rows)
+    assert len(whole.classes) > FULL + 1
+    scores = []
+    for first in range(0, len(rows), cut):
+        part = rows[first : first + cut]
+        result = parts.learn(part)
+        scores.append(result.scores)
+        parts, other = of_many("full"), parts
+        parts.restore(other.state())
+    np.testing.assert_array_equal(np.concatenate(scores), outcome.scores)
+    assert dump(parts.state(), {}) == dump(whole.state(), {})
