@@ -200,3 +200,21 @@ def test_an_all_or_nothing_request_has_no_revisable_label():
     for parts in (whole(revisable("a", "x")), whole(rows(1), revisable("a", "x"))):
         with pytest.raises(ValueError, match="revisable"):
             check_parts(bytes(16), parts)
+
+
+async def test_labelled_rows_are_deleted_in_bounded_steps(store: Store):
+    count = 1200
+    async with store.journal(Limits(remember_s=0.01)) as journal:
+        log = await Log.create(journal)
+        for first in range(0, count, 300):
+            ids = [f"{number}" for number in range(first, first + 300)]
+            some = [pending_row(id, default=b"d", wait_s=1000) for id in ids]
+            await journal.remember(log.model, log.incarnation, some)
+            await log.append(*[revisable(id, "x") for id in ids])
+        await asyncio.sleep(0.05)
+        left = [await number(log)]
+        while left[-1]:
+            await journal.overdue(log.model, log.incarnation)
+            left.append(await number(log))
+        steps = [before - after for before, after in zip(left, left[1:], strict=False)]
+        assert left[0] == count and 0 < min(steps) and max(steps) <= 1100

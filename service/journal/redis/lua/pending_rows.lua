@@ -93,11 +93,11 @@ if task == 'forget' then
 end
 
 -- due
-local found, expired, free = {0, time_ms, 0}, 0, tonumber(ARGV[4])
+local found, expired, deleted, free = {0, time_ms, 0}, 0, 0, tonumber(ARGV[4])
 -- Rows with a default label stay until they get it, so skip those already returned.
 local until_now = string.format('%.0f', time_ms)
 local at = 0
-while expired < EXPIRED_AT_ONCE do
+while expired + deleted < EXPIRED_AT_ONCE do
   local keys = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', until_now, 'LIMIT', at, 100)
   if #keys == 0 then
     break
@@ -107,6 +107,7 @@ while expired < EXPIRED_AT_ONCE do
     local kept_ms, due_ms, default, row, _, seq = waiting_row(stored)
     if seq then
       delete_waiting_row(KEYS[1], KEYS[2], KEYS[3], key, time_ms)
+      deleted = deleted + 1
     elseif default ~= '' then
       at = at + 1
       if free > 0 then
@@ -126,6 +127,7 @@ while expired < EXPIRED_AT_ONCE do
     else
       redis.call('HDEL', KEYS[2], key)
       redis.call('ZREM', KEYS[3], key)
+      deleted = deleted + 1
     end
   end
   if free == 0 then
