@@ -22,7 +22,7 @@ from dualstream.service.journal.redis import RedisJournal
 from dualstream.service.journal.redis.announcer import Announcer
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.service.journal.conftest import Store
-from tests.service.journal.groups import Log, places, rows
+from tests.service.journal.groups import Log, observed, places, rows
 from tests.service.journal.proxy import running_proxy
 
 pytestmark = pytest.mark.anyio
@@ -447,6 +447,24 @@ async def test_keys_and_nonces_of_an_idle_model_leave_memory(
         assert 80_000 < client.ttl("ds:{adult}:nonces") <= 86_400
         await asyncio.sleep(0.2)
         assert client.exists("ds:{adult}:keys", "ds:{adult}:keyq") == 0
+
+
+async def test_a_model_that_a_killed_process_did_not_list_is_listed_by_the_next_row(
+    redis_store: Store, client: redis.Redis
+):
+    """The set is in another slot than the rows, so the script that stores them cannot write it."""
+    async with redis_store.journal() as journal:
+        log = await Log.create(journal)
+        await log.append(observed("a", 1, b"body", b"0", 0.0))
+        client.delete("ds:waiting")
+        assert await journal.awaiting_labels() == []
+        # The client was not answered, and sends the row again.
+        await log.append(observed("a", 1, b"body", b"0", 0.0))
+        assert await log.last_seq() == 1
+        [model] = await journal.awaiting_labels()
+        assert (model.model, model.rows, model.is_due) == (log.model, 1, True)
+        overdue = await journal.overdue(log.model, log.incarnation)
+        assert [row.body for row in overdue.rows] == [b"body"]
 
 
 async def test_calls_after_closing_are_refused(redis_store: Store):

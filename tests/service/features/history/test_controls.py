@@ -7,6 +7,7 @@ import pytest
 
 from dualstream.service.archive.restore import restore
 from dualstream.service.journal import open_journal
+from dualstream.service.journal.record import KeyKind, make_key
 from tests.service.archive.support import dumped
 from tests.service.conftest import assert_problem
 from tests.service.features.guard.support import FIELDS, paused
@@ -128,6 +129,39 @@ def test_an_archive_carries_the_history(client, store, tmp_path):
     asyncio.run(copy_to(target))
     assert history_of(loaded(target)) == history_of(replica_of(client))
     assert live["learner.observed"] == bits(loaded(target))["learner.observed"]
+
+
+def test_a_row_that_is_remembered_during_a_dump_has_entered_and_may_not_wait(
+    client, store, tmp_path
+):
+    send(client, [row(number) for number in range(30)])
+    waiting = {name: row(31)[name] for name in ("at", "card", "a", "b")}
+    send(client, [waiting | {"id": "before"}], "predict?remember=true")
+    target = f"sqlite:///{tmp_path / 'other.db'}"
+
+    async def copy_to_target() -> list[bool]:
+        source, other = await open_journal(store), await open_journal(target)
+        kept_rows = source.kept_rows
+
+        async def and_then_another(*arguments):
+            async for page in kept_rows(*arguments):
+                yield page
+            late = [waiting | {"id": "during"}]
+            await asyncio.to_thread(send, client, late, "predict?remember=true")
+
+        source.kept_rows = and_then_another
+        try:
+            await restore(other, False, io.BytesIO(await dumped(source, "m")), lambda line: None)
+            incarnation = (await other.get("m")).incarnation
+            keys = [make_key(KeyKind.LABEL, name) for name in ("before", "during")]
+            return [one is not None for one in await other.remembered("m", incarnation, keys)]
+        finally:
+            await source.close()
+            await other.close()
+
+    assert asyncio.run(copy_to_target()) == [True, False]
+    assert loaded(target).learner.observed == 2
+    assert history_of(loaded(target)) == history_of(replica_of(client))
 
 
 def test_samples_of_a_model_with_a_history_are_not_unlearned(client):
