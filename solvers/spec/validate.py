@@ -6,10 +6,17 @@ from typing import Any
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.features.spec import read_features, read_map, read_scaling
-from dualstream.solvers.history.spec import FIELD as _HISTORY, read_history
+from dualstream.solvers.history.spec import FIELD as _HISTORY, column_names, read_history
 from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.offline.refit_methods import refit_methods, why_not_method, why_not_refit
-from dualstream.solvers.rows.columns.spec import read_columns, read_crosses
+from dualstream.solvers.rows.columns.spec import (
+    age_features,
+    name_of,
+    parts_of,
+    read_columns,
+    read_crosses,
+)
+from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec.violations import with_all_violations
 from dualstream.solvers.spec_fields import Spec, read_choice, read_flag, read_whole, refuse_unknown
@@ -57,20 +64,47 @@ def _resolve(spec: Mapping[str, Any]) -> Spec:
     labels = resolved.get("labels")
     if labels and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
-    return resolved | _rows(spec, resolved["features"]["kind"]) | {"spec_version": version}
+    return resolved | _rows(spec, resolved) | {"spec_version": version}
 
 
-def _rows(spec: Mapping[str, Any], features: str) -> Spec:
+def _rows(spec: Mapping[str, Any], model: Spec) -> Spec:
     """The fields of how rows are read, if they are given. Learners do not use them."""
     columns = read_columns(spec)
     crosses = read_crosses(spec, columns)
     history = read_history(spec, columns)
     if columns is None:
         return {}
-    if features != "hashed":
+    if model["features"]["kind"] != "hashed":
         raise InvalidSpec("/columns", spec["columns"], "left out unless the features are hashed")
     rows: Spec = {"columns": columns, "crosses": crosses}
-    return rows if history is None else rows | {_HISTORY: history}
+    rows |= {} if history is None else {_HISTORY: history}
+    _check_ages(rows, model)
+    return rows
+
+
+def _check_ages(rows: Spec, model: Spec) -> None:
+    """Raise InvalidSpec if a feature that is known by its name has the index of an age.
+
+    The number at this index is taken for a time.
+    """
+    ages = age_features(rows)
+    if not ages:
+        return
+    types, bits = rows["columns"]["types"], model["features"]["bits"]
+    names = [name for name, kind in types.items() if name_of(kind) in ("number", "boolean")]
+    names += [
+        f"{name}.{part}.{end}"
+        for name, kind in types.items()
+        for part in parts_of(kind)
+        for end in ("sin", "cos")
+    ]
+    names += [*column_names(rows.get(_HISTORY, ()), model["task"]), *ages]
+    owners: dict[int, str] = {}
+    for name, index in zip(names, hash_names(names, bits).tolist(), strict=True):
+        other = owners.setdefault(index, name)
+        if other != name and name in ages:
+            allowed = f"another number: {other} and {name} have the same hash, and that is a time"
+            raise InvalidSpec("/features/bits", bits, allowed)
 
 
 def resolve_model(spec: Mapping[str, Any]) -> Spec:

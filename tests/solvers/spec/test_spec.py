@@ -2,13 +2,16 @@
 
 import json
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dualstream.solvers import InvalidSpec, make_learner, resolve_spec
 from dualstream.solvers.losses.loss_table import LOSSES, MARGIN_LOSSES
 from dualstream.solvers.offline.refit_methods import why_not_refit
 from dualstream.solvers.portfolio.presets import PRESETS, members_of
+from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec_cache import FixedSpec
 
@@ -331,3 +334,19 @@ def test_windows_are_compared_by_a_portfolio():
     assert [kind if isinstance(kind, str) else kind["kind"] for kind in kinds] == [
         "infinite", "exponential", "sliding",
     ]  # fmt: skip
+
+
+def test_a_declared_feature_has_another_index_than_an_age():
+    names = [f"x{n}" for n in range(5000)]
+    (age,) = hash_names(["at.age"], 10)
+    (taken, *_) = [names[at] for at in np.flatnonzero(hash_names(names, 10) == age)]
+    at = {"kind": "time", "parts": ["hour", "age"]}
+
+    def resolved(types: dict[str, Any], bits: int = 10) -> Any:
+        features = {"kind": "hashed", "bits": bits}
+        return resolve_spec({"features": features, "columns": {"types": {"at": at} | types}})
+
+    with pytest.raises(InvalidSpec, match=f"{taken} and at.age have the same hash") as caught:
+        resolved({taken: "number"})
+    assert caught.value.field == "/features/bits"
+    assert resolved({taken: "number"}, bits=18) and resolved({taken: "category"})
