@@ -26,7 +26,7 @@ from dualstream.service.replica.row_sums import (
     where_not,
 )
 from dualstream.solvers import Batch, Learner
-from dualstream.solvers.protocols.learner import served_parts
+from dualstream.solvers.protocols.learner import predict_waiting
 from dualstream.solvers.protocols.served_form import classes_of
 from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label
 from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
@@ -438,9 +438,11 @@ def _joined(slices: Sequence[ByRow]) -> ByRow:
 
 
 def _by_score(model: Model, learner: Learner, kept: "list[Kept] | None", batch: Batch) -> ByRow:
-    predictions = learner.predict(batch)
-    if kept is not None and (parts := served_parts(learner, batch)) is not None:
-        kept.append(parts)
+    if kept is None:
+        predictions = learner.predict(batch)
+    else:
+        predictions, parts = predict_waiting(learner, batch)
+        kept += [] if parts is None else [parts]
     scores = _finite(predictions)
     name = model.row_schema.class_name
     labels = [None if score is None else name(score) for score in scores]

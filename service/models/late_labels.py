@@ -96,7 +96,7 @@ class Label:
 
 
 Kept: TypeAlias = "ClassScores | Floats"
-"""What consecutive rows keep besides their scores: the scores of all classes, or `served_parts`."""
+"""What consecutive rows keep besides their scores: scores of classes, or of members."""
 
 ServedClasses = tuple[Floats, Sequence[str], int]
 """Scores (K,) of the classes, the classes, and the index of the best one; -1 for none."""

@@ -20,7 +20,7 @@ from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, Outcome
 from dualstream.solvers.evaluation import late_label_scores
 from dualstream.solvers.jit import Floats, Ints
-from dualstream.solvers.protocols.learner import served_parts
+from dualstream.solvers.protocols.learner import predict_waiting
 from dualstream.solvers.rows.columns.inputs import Inputs, depends_on_past, inputs_of
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class ReplicaOfOtherHistory(Replica):
         if self.spec["task"] == "multiclass":
             scores, parts = self._class_scores(learner, columns, rows)
         else:
-            scores, parts = learner.predict(columns), served_parts(learner, columns)
+            scores, parts = predict_waiting(learner, columns)
         # An infinite score leaves a row late, and is not counted.
         scores = np.where(np.isfinite(scores), scores, np.inf)
         return replace(_with_inputs(columns, rows), served=scores, served_parts=parts)

@@ -14,6 +14,7 @@ is replaced by the nearest of the others.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -89,7 +90,9 @@ class FirstRows:
         old = self._learner
         # Members can have been added, removed or promoted.
         new = old.without_rows() if hasattr(old, "without_rows") else cast(Any, self._make())
-        new.learn(first.with_labels(first.labels, getattr(old, "classes", ())))
+        # Without what they served: a state has no more than these columns.
+        first = first.with_labels(first.labels, getattr(old, "classes", ()))
+        new.learn(replace(first, served=None, served_parts=None, replaced=None))
         if getattr(old, "promoted", None) is not None:
             new.promote(old.promoted)
         relearned = len(outcome) - len(rest)

@@ -18,7 +18,7 @@ from dualstream.solvers.history.columns import HistoryColumns
 from dualstream.solvers.jit import Flags, Floats
 from dualstream.solvers.online.class_choice import ClassScores
 from dualstream.solvers.protocols.explanation import Explanation, explain
-from dualstream.solvers.protocols.learner import Learner, Outcome, State, served_parts, under
+from dualstream.solvers.protocols.learner import Learner, Outcome, State, predict_waiting, under
 from dualstream.solvers.protocols.refit_weights import taking_weights
 from dualstream.solvers.protocols.served_form import Form
 from dualstream.solvers.protocols.state_numbers import check_arrays
@@ -112,9 +112,9 @@ class WithPast:
         """See Learner."""
         return cast(Floats, self._learner.predict(self.as_served(batch)))
 
-    def served_parts(self, batch: Batch) -> Floats | None:
+    def predict_waiting(self, batch: Batch) -> tuple[Floats, Floats | None]:
         """See protocols/learner.py."""
-        return served_parts(self._learner, self.as_served(batch))
+        return predict_waiting(self._learner, self.as_served(batch))
 
     def predict_classes(self, batch: Batch) -> ClassScores:
         """See Multiclass."""

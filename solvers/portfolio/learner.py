@@ -28,6 +28,7 @@ from dualstream.solvers.jit import Floats
 from dualstream.solvers.online.table_learner import sigmoids
 from dualstream.solvers.portfolio.confidence_sequence import compare
 from dualstream.solvers.portfolio.contributions import mixed_contributions
+from dualstream.solvers.portfolio.late_kernels import FIRST, SECOND
 from dualstream.solvers.portfolio.late_rule import LateRule, first_late, late_parts, served_parts
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
 from dualstream.solvers.portfolio.presets import Member, members_of
@@ -129,11 +130,13 @@ class Portfolio:
             columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
         return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
 
-    def served_parts(self, batch: Batch) -> Floats:
-        """What rows keep while they wait for their labels, (n, K + 4): see late_kernels.py."""
+    def predict_waiting(self, batch: Batch) -> tuple[Floats, Floats]:
+        """See protocols/learner.py; rows keep (n, K + 4) numbers, see late_kernels.py."""
         batch.check_width(self._dim)
         scores = self._members.predict(batch)
-        return served_parts(self._members.names, self._samples, self._rule, self._late, scores)
+        parts = served_parts(self._members.names, self._samples, self._rule, self._late, scores)
+        first, second = parts[:, FIRST].copy(), parts[:, SECOND].copy()
+        return first if self._mixing is None else self._mixing.mixed(first, second), parts
 
     def _learn_numbers(self, rows: Batch) -> Floats:
         """Learn rows whose labels are numbers; see wild_labels.py."""

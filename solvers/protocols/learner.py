@@ -186,14 +186,14 @@ def as_served(learner: Any, batch: Batch) -> Batch | None:
     return None if ask is None else cast(Batch, ask(batch))
 
 
-def served_parts(learner: Any, batch: Batch) -> Floats | None:
-    """What rows (n, m) keep besides their scores while they wait for their labels.
+def predict_waiting(learner: Any, batch: Batch) -> tuple[Floats, Floats | None]:
+    """Scores (n,) of rows that will wait for their labels, and what else they keep, (n, m).
 
-    Asks the learner's method of this name; None for a learner without it. A row brings it back with
-    its label as `Batch.served_parts`.
+    Asks the learner's method of this name; without it rows keep no more than their scores. A row
+    brings it back with its label as `Batch.served_parts`.
     """
-    ask = getattr(learner, "served_parts", None)
-    return None if ask is None else cast(Floats, ask(batch))
+    ask = getattr(learner, "predict_waiting", None)
+    return (learner.predict(batch), None) if ask is None else ask(batch)
 
 
 def under(prefix: str, state: Mapping[str, npt.NDArray[Any]]) -> State:

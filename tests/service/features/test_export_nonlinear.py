@@ -183,9 +183,9 @@ def test_models_that_learned_few_rows_are_exported(name):
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_onnx_has_both_rules_of_a_portfolio_with_late_labels(task):
     learner, batch = trained(spec_of("full", task), 500), batch_of(X)
-    kept = {"served": learner.predict(batch), "served_parts": learner.served_parts(batch)}
+    kept = dict(zip(("served", "served_parts"), learner.predict_waiting(batch), strict=True))
     learner.learn(replace(batch.with_labels(np.where(X[:, 0] > 0.0, 1.0, -1.0)), **kept))
-    first, second = learner.served_parts(batch)[:, 2:4].T
+    first, second = learner.predict_waiting(batch)[1][:, 2:4].T
     assert np.abs(first - second).max() > 1e-3
     learner._late._lead[0] = 1.0
     assert_same(in_onnx(learner, X), learner.predict(batch))
