@@ -212,8 +212,9 @@ _ABSOLUTE = {**_boosted(2048, 30, 31), "name": "boosted-2048-absolute", "loss": 
 
 
 def _of_numbers(adds: Sequence[Member]) -> tuple[Member, ...]:
-    """The same nonlinear members, with absolute errors in the short window."""
-    return tuple(_ABSOLUTE if one["name"] == "boosted-1024" else one for one in adds)
+    """The same nonlinear members, with absolute errors in the short window, and fewer leaves."""
+    others = {"boosted-1024": _ABSOLUTE, "boosted-16384": _boosted(16_384, 60, 31)}
+    return tuple(others.get(one["name"], one) for one in adds)
 
 
 REGRESSION_PRESETS: Mapping[str, tuple[Member, ...]] = {
