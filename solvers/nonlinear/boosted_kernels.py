@@ -284,9 +284,6 @@ def quantile_edges(values: F4, bins: int, edges: F8) -> int:
             edges[count] = 0.5 * (np.float64(values[i]) + np.float64(values[i - 1]))
             count += 1
             in_bin = 0
-            if distinct > bins:
-                # A frequent value leaves more bins to the others.
-                want = (n - i) / (bins - count)
     return count
 
 
