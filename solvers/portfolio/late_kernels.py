@@ -5,8 +5,8 @@ A member that follows the last labels looks better there than in what it served 
 known. The second rule is fed with the scores as they were served. They are as old as the label is
 late, so it is behind where the members still improve. With p_1 and p_2 the predictions of both
 
-    p = (1 - w) p_1 + w p_2,  w = sigmoid(0.2 eta L),
-    L <- 0.9995 L + min(c, 1) (loss of p_1 - loss of p_2),  both as served;  L = -20 at first,
+    p = (1 - w) p_1 + w p_2,  w = sigmoid(0.2 eta (L - 20)),
+    L <- 0.9995 L + min(c, 1) (loss of p_1 - loss of p_2),  both as served;  L = 0 at first,
 
 the loss in the units of the rule. The second rule's eta is divided by sqrt(1 + D / 3) for a row
 whose label came D learned rows late: the members' losses of neighbouring rows were caused by the
@@ -39,15 +39,15 @@ from dualstream.solvers.rows.scalar import log1pexp, sigmoid
 SAMPLES, CHECKSUM, FIRST, SECOND = range(4)
 HEAD = 4
 
-FIRST_LEAD = -20.0
-"""L before the first row: the second rule must be better before it counts."""
 _FORGETTING, _RATE, _PATIENCE = 0.9995, 0.2, 3.0
+_HANDICAP = 20.0
+"""The second rule must be better before it counts, also after long without a difference."""
 
 
 @kernel
 def second_share(eta: float, lead: float) -> float:
     """w, for the eta of the specification."""
-    return sigmoid(_RATE * eta * lead)
+    return sigmoid(_RATE * eta * (lead - _HANDICAP))
 
 
 @kernel(inline=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio import late_kernels as _late
-from dualstream.solvers.portfolio.late_kernels import CHECKSUM, FIRST_LEAD, HEAD, SAMPLES
+from dualstream.solvers.portfolio.late_kernels import CHECKSUM, HEAD, SAMPLES
 from dualstream.solvers.portfolio.stack_kernels import BASE, MEMBER, PRIOR, ROLE
 from dualstream.solvers.portfolio.weighting_kernels import (
     MAX_LOG_ODDS,
@@ -33,7 +33,7 @@ class LateRule:
     def __init__(self, rule: Rule, eta: float) -> None:
         self.rule = rule
         self._eta = eta
-        self._lead = np.array([FIRST_LEAD])
+        self._lead = np.zeros(1)
 
     @classmethod
     def after(cls, first: Rule, eta: float) -> "LateRule":

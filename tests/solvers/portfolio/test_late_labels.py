@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, make_learner
-from dualstream.solvers.portfolio.late_kernels import FIRST, FIRST_LEAD, HEAD, SAMPLES, SECOND
+from dualstream.solvers.portfolio.late_kernels import FIRST, HEAD, SAMPLES, SECOND
 from dualstream.solvers.protocols.served_form import ClassMixture, NumberMixture
 from tests.solvers.portfolio.support import portfolio, regression_stream, stream
 
@@ -187,7 +187,7 @@ def test_members_can_change_after_late_labels(task):
 def test_explanations_and_forms_are_of_both_rules(task):
     learner, batch = made(task), rows_of(task)
     late_rows(learner, batch)
-    learner._late._lead[0] = 3.0
+    learner._late._lead[0] = 25.0
     row = batch[50:51]
     explained = learner.explain(row)
     assert explained.score == pytest.approx(learner.predict(row)[0], rel=1e-12)
@@ -229,7 +229,7 @@ def test_prompt_labels_begin_no_second_rule():
         batch[:1], served=np.zeros(1), served_parts=learner.predict_waiting(batch[:1])[1]
     )
     learner.learn(served)
-    assert learner.state()["late.lead"][0] == pytest.approx(0.9995 * FIRST_LEAD, abs=0.1)
+    assert learner._late.share == pytest.approx(1.0 / (1.0 + np.exp(2.0)), abs=0.01)
 
 
 def test_several_classes_keep_the_scores_of_classes_alone():
