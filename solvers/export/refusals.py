@@ -45,6 +45,9 @@ def _refuse_mixture(score: Mixture) -> None:
     others = "export the portfolio as `onnx`, or a linear member as `member`"
     for part in score.parts:
         for inner in () if part.form is None else part.form.scores:
+            if isinstance(inner, Mixture):
+                # A rule of a portfolio that has learned late labels.
+                _refuse_mixture(inner)
             if isinstance(inner, NonlinearScore):
                 raise NotExpressible(
                     f"its member {part.name!r} is {name_of(inner)}, not a sum of weights: {others}"

@@ -181,7 +181,7 @@ def test_models_that_learned_few_rows_are_exported(name):
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
-def test_onnx_has_both_rules_of_a_portfolio_with_late_labels(task):
+def test_exports_have_both_rules_of_a_portfolio_with_late_labels_or_are_refused(task):
     learner, batch = trained(spec_of("full", task), 500), batch_of(X)
     kept = dict(zip(("served", "served_parts"), learner.predict_waiting(batch), strict=True))
     learner.learn(replace(batch.with_labels(np.where(X[:, 0] > 0.0, 1.0, -1.0)), **kept))
@@ -189,6 +189,8 @@ def test_onnx_has_both_rules_of_a_portfolio_with_late_labels(task):
     assert np.abs(first - second).max() > 1e-3
     learner._late._lead[0] = 25.0
     assert_same(in_onnx(learner, X), learner.predict(batch))
+    with pytest.raises(NotExpressible, match="its member '[a-z0-9-]+' is .*`onnx`"):
+        exported("json", learner)
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
