@@ -10,8 +10,8 @@ that it has entered them, and the row is learned with the columns that it was se
 
 import hashlib
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -327,7 +327,7 @@ async def learn_labels(
         answer = model.replica.first_responses.find(key, seq)
     if not count:
         answer = answer_without_rows(seq, model.row_schema.task)
-    return _explained(labels, waiting, entries, (seq, count), answer)
+    return _explained(labels, waiting, entries, (seq, count), answer, revises)
 
 
 def _look_up(
@@ -367,6 +367,7 @@ def _explained(
     entries: Sequence[KeyEntry | None],
     repeats: tuple[int, int],
     answer: Answer | None,
+    revises: bool,
 ) -> Labelled:
     """The outcome of the labels of a repeated request, as far as it is known.
 
@@ -377,13 +378,22 @@ def _explained(
     """
     labelled = Labelled(answer=answer, repeats=repeats)
     seq, count = repeats
+    ids = () if answer is None or answer.rows is None else answer.rows.ids
     numbers = defaultdict[bytes, list[int]](list)
-    for number, key in enumerate(() if answer is None or answer.rows is None else answer.rows.ids):
+    for number, key in enumerate(ids):
         numbers[key].append(number)
+    latest = _labels_before(labels, numbers, seq - count + 1) if revises else {}
     for label, row, kept in zip(labels, waiting, entries, strict=False):
-        if numbers.get(label.key):
-            labelled.journalled[numbers[label.key].pop(0)] = label
+        before = latest.get(label.key)
+        if before is not None and before.fingerprint == label.fingerprint:
+            labelled.add_known(label, before)
             continue
+        if numbers.get(label.key):
+            number = numbers[label.key].pop(0)
+            labelled.journalled[number] = label
+            latest[label.key] = KeyEntry(seq - count + 1 + number, 1, label.fingerprint)
+            continue
+        kept = before or kept
         if kept is None or kept.seq > seq:
             labelled.add_missing(label, row)
             continue
@@ -394,6 +404,30 @@ def _explained(
         else:
             labelled.add_known(label, kept)
     return labelled
+
+
+def _labels_before(
+    labels: Sequence[Label], numbers: Mapping[bytes, Sequence[int]], first_seq: int
+) -> dict[bytes, KeyEntry]:
+    """Labels that samples had before a request with `revises`, if it repeats and revises them.
+
+    numbers  of the rows that the request journalled, by key; the first of all has `first_seq`
+
+    Each label that differs from the one before was journalled. If there are no more rows than
+    these, the first label was a duplicate. The seq of the label that it repeats is no longer
+    stored; that of the first row stands for it.
+    """
+    first, last, changes = dict[bytes, bytes](), dict[bytes, bytes](), Counter[bytes]()
+    for label in labels:
+        mark = label.fingerprint
+        first.setdefault(label.key, mark)
+        changes[label.key] += last.setdefault(label.key, mark) != mark
+        last[label.key] = mark
+    return {
+        key: KeyEntry(first_seq + numbers[key][0], 1, first[key])
+        for key, count in changes.items()
+        if count and len(numbers.get(key, ())) == count
+    }
 
 
 async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:

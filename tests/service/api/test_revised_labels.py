@@ -106,6 +106,20 @@ def test_a_repeated_request_gets_its_first_answer_after_a_revision(late):
     assert_problem(other, 422, "idempotency-key-reused")
 
 
+def test_a_repeated_request_gets_its_first_answer_with_labels_of_one_row(late):
+    remember(late, "a", "b")
+    assert outcome(label(late, ("b", 1))) == (1, 1, [])
+    labels = [("a", 1), ("a", 1), ("b", 1), ("a", 0), ("b", 0), ("a", 0), ("c", 1)]
+    first = label(late, *labels, key="k")
+    assert outcome(first) == (3, 4, [2, 1, 3])
+    # The seq of a label before the request that was revised by it is no longer stored.
+    duplicates = [{"index": index, "seq": seq} for index, seq in ((1, 2), (2, 4), (5, 3))]
+    for _ in range(2):
+        again = label(late, *labels, key="k").json()
+        assert again == first.json() | {"duplicate": True, "duplicates": duplicates}
+        label(late, ("a", 1), ("b", 1))
+
+
 def test_labels_can_be_revised_after_their_keys_expired(serve, store):
     late = serve(store=store, key_ttl_s=1)
     late.put("/models/m", json=LOGISTIC)
