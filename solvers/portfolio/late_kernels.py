@@ -9,8 +9,8 @@ late, so it is behind where the members still improve. With p_1 and p_2 the pred
     L <- 0.9995 L + min(c, 1) (loss of p_1 - loss of p_2),  both as served;  L = 0 at first,
 
 the loss in the units of the rule. The second rule's eta is divided by sqrt(1 + D / 3) for a row
-whose label came D learned rows late: the members' losses of neighbouring rows were caused by the
-same labels that were missing.
+whose label came D rows of positive weight late: the members' losses of neighbouring rows were
+caused by the same labels that were missing.
 
 What a row that waits for its label keeps of it are K + 4 numbers: SAMPLES to HEAD below, then for
 each member its score, for numbers with its base. NaN in SAMPLES marks a row that did not wait.
@@ -24,6 +24,7 @@ from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I8_2D, kernel
 from dualstream.solvers.portfolio.stack_kernels import BASE
 from dualstream.solvers.portfolio.weighting_kernels import (
     ABSOLUTE,
+    COUNTED,
     ETA,
     MAX_ABSOLUTE,
     MAX_LOG_LOSS,
@@ -35,7 +36,8 @@ from dualstream.solvers.portfolio.weighting_kernels import (
 )
 from dualstream.solvers.rows.scalar import log1pexp, sigmoid
 
-# Rows learned when the row was served, a checksum of the members, and the scores of both rules.
+# Rows of positive weight before the row was served, a checksum of the members, and the scores of
+# both rules.
 SAMPLES, CHECKSUM, FIRST, SECOND = range(4)
 HEAD = 4
 
@@ -79,7 +81,6 @@ def mix_rules(eta: float, lead: float, classes: bool, first: RO_F8, second: RO_F
 def learn_late(
     scores: F8_2D,
     served: RO_F8_2D,
-    samples: float,
     labels: RO_F8,
     weights: RO_F8,
     classes: bool,
@@ -99,7 +100,6 @@ def learn_late(
 
     scores   (n, K)      of the members just before each row was learned; overwritten
     served   (n, K + 4)  what each row kept, see above
-    samples  rows learned before these
     row      (N_OUT,)    scratch
     lead     (1,)        L
     out      (n, N_OUT)  of the first rule; the score and the loss become those of the portfolio
@@ -109,7 +109,7 @@ def learn_late(
         is_late = served[i, SAMPLES] == served[i, SAMPLES]
         delay = 0.0
         if is_late:
-            delay = max(0.0, samples + i - served[i, SAMPLES])
+            delay = max(0.0, g[COUNTED] - served[i, SAMPLES])
             for j in range(roles.shape[0]):
                 x = served[i, HEAD + j]
                 # A member without a score now was reset, and its calibration restarts.

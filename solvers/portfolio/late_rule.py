@@ -13,6 +13,7 @@ from dualstream.solvers.portfolio import late_kernels as _late
 from dualstream.solvers.portfolio.late_kernels import CHECKSUM, HEAD, SAMPLES
 from dualstream.solvers.portfolio.stack_kernels import BASE, MEMBER, PRIOR, ROLE
 from dualstream.solvers.portfolio.weighting_kernels import (
+    COUNTED,
     MAX_LOG_ODDS,
     MAX_SCORE,
     MEAN,
@@ -59,21 +60,18 @@ class LateRule:
         _late.mix_rules(self._eta, self._lead[0], self.rule.classes, first, second, scores)
         return scores
 
-    def count(
-        self, scores: Floats, served: Floats | None, samples: int, batch: Batch, out: Floats
-    ) -> None:
+    def count(self, scores: Floats, served: Floats | None, batch: Batch, out: Floats) -> None:
         """Learn rows after the first rule.
 
         scores   raw scores (n, K) just before each row was learned; overwritten
         served   (n, K + 4); NaN for rows that did not wait, None if none did
-        samples  rows learned before these
         out      (n, N_OUT) of the first rule; receives the portfolio's scores and losses
         """
         rule = self.rule
         if served is None:
             served = np.full((len(batch), HEAD + rule.size), np.nan)
         _late.learn_late(
-            scores, served, samples, batch.labels, batch.weights, rule.classes, self._eta,
+            scores, served, batch.labels, batch.weights, rule.classes, self._eta,
             rule.roles, rule.r, rule.g, rule.recent, rule.pairs, rule.stack, rule.scratch,
             np.empty(N_OUT), self._lead, out,
         )  # fmt: skip
@@ -138,12 +136,11 @@ class LateRule:
         self._lead[:] = state["lead"]
 
 
-def served_parts(
-    names: Sequence[str], samples: int, rule: Rule, late: LateRule | None, scores: Floats
-) -> Floats:
+def served_parts(names: Sequence[str], rule: Rule, late: LateRule | None, scores: Floats) -> Floats:
     """What rows (n, K) of raw scores keep while they wait for their labels, (n, K + 4)."""
     parts = np.empty((len(scores), HEAD + rule.size))
-    parts[:, SAMPLES], parts[:, CHECKSUM] = samples, _checksum(names)
+    parts[:, SAMPLES] = rule.g[COUNTED] if late is None else late.rule.g[COUNTED]
+    parts[:, CHECKSUM] = _checksum(names)
     bases = [0.0 if rule.classes else float(base_of(int(b), rule.g)) for b in rule.roles[:, BASE]]
     parts[:, HEAD:] = scores + bases
     parts[:, _late.FIRST] = rule.mix(scores)
@@ -154,7 +151,7 @@ def served_parts(
 def late_parts(batch: Batch, names: Sequence[str]) -> Floats | None:
     """(n, K + 4): what the rows kept, NaN in SAMPLES for rows that did not wait; None if none did.
 
-    Rows that were served by other members count as if they had not waited.
+    Rows that were served by other members, and rows of weight 0, count as if they had not waited.
     """
     parts = batch.served_parts
     width = HEAD + len(names)
@@ -162,6 +159,7 @@ def late_parts(batch: Batch, names: Sequence[str]) -> Floats | None:
         return None
     parts = parts[:, :width]
     is_late = np.isfinite(parts[:, :HEAD]).all(axis=1) & (parts[:, CHECKSUM] == _checksum(names))
+    is_late &= batch.weights > 0.0
     if not is_late.any():
         return None
     return np.where(is_late[:, None], parts, np.nan)

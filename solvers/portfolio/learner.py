@@ -134,7 +134,7 @@ class Portfolio:
         """See protocols/learner.py; rows keep (n, K + 4) numbers, see late_kernels.py."""
         batch.check_width(self._dim)
         scores = self._members.predict(batch)
-        parts = served_parts(self._members.names, self._samples, self._rule, self._late, scores)
+        parts = served_parts(self._members.names, self._rule, self._late, scores)
         first, second = parts[:, FIRST].copy(), parts[:, SECOND].copy()
         return first if self._mixing is None else self._mixing.mixed(first, second), parts
 
@@ -175,7 +175,7 @@ class Portfolio:
             self._late = LateRule.after(self._rule, self.spec["eta"])
         out, raw = self._members.learn(rows, self._rule, outer_scores)
         if self._mixing is not None:
-            self._mixing.count(raw, parts, self._samples, rows, out)
+            self._mixing.count(raw, parts, rows, out)
         self._rows.add(rows)
         self._samples += len(rows)
         return out

@@ -79,6 +79,24 @@ def test_a_state_with_late_labels_is_restored(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_rows_of_weight_0_do_not_make_others_later(task):
+    learned = late_rows(made(task), rows_of(task))
+    extra = rows_of(task)[:9]
+    extra = replace(extra, weights=np.zeros(len(extra)))
+    late_extra = replace(learned[-1], weights=np.zeros(1))
+    # The first of them comes before the second rule exists.
+    runs = [rows_of(task)[:40], late_extra, *learned[:40], extra, late_extra, *learned[40:]]
+    one, two = made(task), made(task)
+    whole = Batch.concat(runs)
+    one.learn(whole)
+    two.learn(whole.take(whole.weights > 0.0))
+    request = rows_of(task)
+    assert np.array_equal(one.predict(request), two.predict(request))
+    mine, others = (learner.predict_waiting(request)[1] for learner in (one, two))
+    assert np.array_equal(mine, others)
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_members_learn_late_rows_as_they_learn_others(task):
     batch = rows_of(task)
     learner, plain = made(task), made(task)
@@ -95,7 +113,7 @@ def test_the_served_score_is_the_mixture_of_what_a_row_keeps(task):
     late_rows(learner, batch)
     kept = learner.predict_waiting(batch)[1]
     assert kept.shape == (len(batch), HEAD + len(learner.members()))
-    assert (kept[:, SAMPLES] == learner.samples).all()
+    assert (kept[:, SAMPLES] == kept[0, SAMPLES]).all()
     share = learner._late.share
     first, second = kept[:, FIRST], kept[:, SECOND]
     if task == "binary":
