@@ -63,12 +63,13 @@ def bytes_before_rows(spec: Mapping[str, Any]) -> int:
 def ring_bytes(spec: Mapping[str, Any]) -> int:
     """Bytes that boosted trees with `memory: large` in a resolved specification take, at most."""
     members = members_of(spec) if spec["algorithm"] == "portfolio" else [spec]
-    columns = widest_ring(spec["features"])
-    return sum(
-        min(one["window"], most_rows("large", columns)) * (columns + one["trees"] + ROW_BYTES)
-        for one in members
-        if one.get("algorithm") == "boosted" and "memory" in one
-    )
+    size = 0
+    for one in members:
+        if one.get("algorithm") == "boosted" and "memory" in one:
+            columns = widest_ring(spec["features"], one.get("lags", spec.get("lags", 0)))
+            rows = min(one["window"], most_rows("large", columns))
+            size += rows * (columns + one["trees"] + ROW_BYTES)
+    return size
 
 
 def bytes_of(*roots: Any) -> int:

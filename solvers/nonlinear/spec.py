@@ -98,9 +98,12 @@ def read_lags(spec: Mapping[str, Any], task: str, default: int) -> int:
 
 
 def lag_name(spec: Mapping[str, Any], feature: int) -> str | None:
-    """The name of a feature that is a past target of a resolved specification; None for others."""
+    """The name of a feature that is a past target of a resolved specification; None for others.
+
+    Members of a portfolio can have more past targets than it has itself.
+    """
     at = feature - width_of(spec["features"])
-    if not 0 <= at < spec.get("lags", 0):
+    if "lags" not in spec or not 0 <= at < MAX_LAGS:
         return None
     return f"label.{at}-label.{at + 1}" if at else "label.1"
 

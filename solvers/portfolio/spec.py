@@ -59,7 +59,8 @@ class ModelFactory:
 def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spec:
     """The fields of `algorithm: portfolio`; members are resolved for the portfolio's features."""
     eta = 0.125 if task == "regression" else 0.5
-    members, memory = _members(spec, task, resolve), read_memory(spec)
+    lags = read_lags(spec, task, DEFAULT_LAGS)
+    members, memory = _members({**spec, "lags": lags}, task, resolve), read_memory(spec)
     if memory and members != DEFAULT:
         raise InvalidSpec("/memory", spec["memory"], f"left out unless members is {DEFAULT}")
     lags = read_lags(spec, task, _default_lags(task, members))
@@ -219,8 +220,15 @@ def _read_model(
     if member.get("refit") is not None:
         raise InvalidSpec("/refit", member["refit"], "left out: members are not refitted")
     algorithm = {"algorithm": "dual_ascent"} | dict(member) | implied
+    if algorithm["algorithm"] == "boosted" and task == "regression":
+        # The window must fit together with the past targets of the portfolio.
+        algorithm = {"lags": whole["lags"]} | algorithm
     resolved = resolve(algorithm)
-    return {name: value for name, value in resolved.items() if name not in _IMPLIED}
+    resolved = {name: value for name, value in resolved.items() if name not in (*_IMPLIED, "lags")}
+    # Its own are written out, 0 too: see model_spec.
+    return resolved | (
+        {"lags": member["lags"]} if "lags" in member and task == "regression" else {}
+    )
 
 
 def reach_of(whole: Mapping[str, Any]) -> float:

@@ -140,10 +140,8 @@ def test_an_explanation_has_past_targets_and_a_file_has_not(rng):
     explained = explain(learner, batch[:1])
     assert explained.features.max() >= DIM
     assert explained.score == pytest.approx(explained.base + explained.contributions.sum())
-    names = [lag_name(learner.spec, DIM + at) for at in range(-1, 5)]
-    assert names == [
-        None, "label.1", "label.1-label.2", "label.2-label.3", None, None
-    ]  # fmt: skip
+    names = [lag_name(learner.spec, DIM + at) for at in (-1, 0, 1, 15, 16)]
+    assert names == [None, "label.1", "label.1-label.2", "label.15-label.16", None]
     with pytest.raises(NotExpressible, match="lags"):
         learner.form()
     assert learner.member_form("newton").dim == DIM
@@ -155,6 +153,32 @@ def test_a_member_that_is_added_sees_past_targets(rng):
     learner.learn(batch)
     name = learner.add_member({"algorithm": "boosted", "window": 256})
     assert explain_features(learner, name, batch) - {0, 1, 2} <= {3, 4}
+
+
+def test_members_can_differ_in_past_targets(rng):
+    batch = rows_of(oscillation(rng))
+    tree = {"algorithm": "boosted", "window": 256}
+    members = [{"name": f"trees-{lags}", **tree, "lags": lags} for lags in (0, 5)]
+    learner = learner_of(DIM, **FULL, members=[*members, {"name": "trees", **tree}])
+    assert resolve_spec(learner.spec) == learner.spec
+    learner.learn(batch)
+    other = learner_of(DIM, **FULL, lags=3, members="ten")
+    other.restore(learner.state())
+    for name, lags in (("trees-0", 0), ("trees-5", 5), ("trees", 3)):
+        features = explain_features(other, name, batch)
+        assert features <= set(range(DIM + lags)) and len(features & {3, 4, 5}) == min(lags, 3)
+
+
+def test_the_window_of_a_member_fits_with_past_targets_of_the_portfolio():
+    features = {"kind": "indexed", "dim": 8}
+    spec = {**FULL, "features": features, "members": [{"algorithm": "boosted", "window": 2**18}]}
+    assert resolve_spec(spec | {"lags": 0})["members"][0]["window"] == 2**18
+    with pytest.raises(InvalidSpec, match="131072") as error:
+        resolve_spec(spec)
+    assert error.value.field == "/members/0/window"
+    with pytest.raises(InvalidSpec) as error:
+        resolve_spec(spec | {"lags": 99})
+    assert error.value.field == "/lags"
 
 
 def explain_features(learner, name, batch):
