@@ -502,12 +502,12 @@ class Portfolio:
         wild, before = WildLabels(), None
         if not rule.classes:
             parts["wild"] = wild
-        if "before.members" in state:
+        if any(name.startswith("before.") for name in state):
             parts["before"] = before = self._new_rule(members.members)
         for owner, part in parts.items():
             part.restore(_under(f"{owner}.", state))
         late = None
-        if "late.lead" in state:
+        if any(name.startswith("late.") for name in state):
             late = LateRule.after(rule, self.spec["eta"])
             late.restore(_under("late.", state))
         active = [name for index, name in enumerate(members.names) if rule.is_active(index)]

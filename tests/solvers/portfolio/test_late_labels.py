@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, make_learner
+from dualstream.solvers import Batch, CorruptState, make_learner
 from dualstream.solvers.portfolio.late_kernels import FIRST, HEAD, SAMPLES, SECOND
 from dualstream.solvers.protocols.served_form import ClassMixture, NumberMixture
 from tests.solvers.portfolio.support import portfolio, regression_stream, stream
@@ -73,6 +73,10 @@ def test_a_state_with_late_labels_is_restored(task):
         one.learn(batch[:3])
     assert same_state(learner, other)
     assert np.array_equal(learner.predict(batch), other.predict(batch))
+    damaged = {name: array for name, array in learner.state().items() if name != "late.lead"}
+    with pytest.raises(CorruptState):
+        other.restore(damaged)
+    assert same_state(learner, other)
     plain = made(task)
     learner.restore(plain.state())
     assert same_state(learner, plain)
