@@ -152,7 +152,8 @@ class Settings(BaseSettings):
         86_400,
         ge=1,
         le=90 * 86_400,
-        description="Time in seconds that a pending row waits for its label.",
+        description="Time in seconds that a pending row waits for its label, and that a label "
+        "can be revised.",
     )
     audit_days: int = _store(
         400, ge=1, le=MAX_AUDIT_DAYS, description="Days that the audit log keeps a change."

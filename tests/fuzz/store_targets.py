@@ -226,7 +226,7 @@ def late_labels(data: bytes) -> None:
     """Body of a request with late labels."""
     model = SimpleNamespace(row_schema=SCHEMAS[(data[0] if data else 0) % len(SCHEMAS)])
     try:
-        request = _LabelRequest(model, data[1:])  # type: ignore[arg-type]
+        request = _LabelRequest(model, data[1:], False)  # type: ignore[arg-type]
     except Problem as problem:
         assert problem.status in (400, 422), problem
         return

@@ -70,11 +70,11 @@ def test_a_list_twice_in_columns_refuses_the_body(key, filler):
 
 def test_a_late_label_twice_is_refused():
     model = SimpleNamespace(row_schema=schema_of(SPEC))
-    request = _LabelRequest(model, b'{"id": "a", "y": 1, "y": 0}')
+    request = _LabelRequest(model, b'{"id": "a", "y": 1, "y": 0}', False)
     assert "'y' is duplicated" in request._bad[0].reason and not request.labels
     request = _LabelRequest(
-        model, b'{"labels": [{"id": "a:b", "y": 1}, {"id": "b", "id": "c", "y": 1}]}'
+        model, b'{"labels": [{"id": "a:b", "y": 1}, {"id": "b", "id": "c", "y": 1}]}', False
     )
     assert [label.id for label in request.labels] == ["a:b"] and "'id'" in request._bad[0].reason
     with pytest.raises(Problem, match="'labels' is duplicated"):
-        _LabelRequest(model, b'{"labels": [], "labels": [{"id": "b", "y": 1}]}')
+        _LabelRequest(model, b'{"labels": [], "labels": [{"id": "b", "y": 1}]}', False)

@@ -16,7 +16,7 @@ from dualstream.service.codecs.flat_rows import FlatLines, FlatList, FlatRecords
 from dualstream.service.codecs.json_bulk import find_list
 from dualstream.service.codecs.record_reader import parse_quickly, parse_slowly
 from dualstream.service.codecs.row_schema import RowLimits, RowSchema
-from dualstream.solvers import resolve_spec
+from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.rows.columns.inputs import key_number
 from dualstream.solvers.rows.columns.plan import NoPlan
@@ -234,7 +234,11 @@ def schema_of(rng, **options):
         pairs = [rng.sample(able, min(len(able), rng.choice([2, 2, 3]))) for _ in range(3)]
         spec["crosses"] = pairs if len(able) > 1 and rng.random() < 0.6 else []
     spec["history"] = history_of(rng, types) if rng.random() < 0.5 else None
-    schema = RowSchema(resolve_spec(spec))
+    try:
+        resolved = resolve_spec(spec)
+    except InvalidSpec:  # a declared feature has the hash of an age
+        resolved = resolve_spec(spec | {"features": {"kind": "hashed", "bits": 22}})
+    schema = RowSchema(resolved)
     return schema.observing if schema.inputs and rng.random() < 0.3 else schema
 
 

@@ -109,7 +109,7 @@ async def test_a_labelled_row_is_not_stored_again(store: Store):
 
 
 async def test_labelled_rows_count_towards_the_limits_until_they_are_due(store: Store):
-    limits = Limits(remember_s=0.3, max_remembered=2, key_ttl_s=0.001)
+    limits = Limits(remember_s=1.0, max_remembered=2, key_ttl_s=0.001)
     async with store.journal(limits) as journal:
         log = await Log.create(journal)
         await remember(log, "a", "b")

@@ -67,7 +67,7 @@ def test_step_is_the_least_of_the_dual_in_one_variable(subtests):
         with subtests.test(regularizer=regularizer, loss=loss):
             random = np.random.default_rng(2)
             floats, ints = np.zeros(_l2.N_FLOATS), np.zeros(_l2.N_INTS, np.int64)
-            floats[_l2.LOSS :] = make_loss(loss, reference.LOSSES[loss]).numbers
+            floats[_l2.LOSS : _l2.POSITIVE] = make_loss(loss, reference.LOSSES[loss]).numbers
             floats[_l2.THRESHOLD] = 0.0 if regularizer == ENTROPY else regularizer["delta"]
             floats[_l2.BIAS] = 1.0
             ints[_l2.ENTROPY] = regularizer == ENTROPY

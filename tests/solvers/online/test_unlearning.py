@@ -193,7 +193,14 @@ def test_unsupported_learner_names_the_reason(subtests):
         with subtests.test(name=name):
             reason = why_not_unlearn(resolve_spec(ALL[name]))
             assert reason is not None
-            named = ("portfolio", "balanced", "nystroem", "running", ALL[name]["algorithm"])
+            named = (
+                "portfolio",
+                "balanced",
+                "nystroem",
+                "running",
+                "prior",
+                ALL[name]["algorithm"],
+            )
             assert any(word in reason for word in named)
 
 
