@@ -15,6 +15,7 @@ from load_tests.measure import processors
 from load_tests.streams import (
     comparison,
     comparison_text as words,
+    delayed,
     flat_rows,
     guide,
     inverted_labels as turned,
@@ -62,6 +63,7 @@ def main() -> None:
         of_others(others),
         "### Inverted labels\n\n" + turned.section(peers),
         "### Late labels\n\n" + late.section(peers),
+        "### Late labels of the default\n\n" + delayed.section(),
         f"## {flat_rows.TITLE}\n\n" + flat_rows.section(),
     )
     (DOCS / "internals/streams.md").write_text("\n".join(parts))
