@@ -175,11 +175,12 @@ class ManageMethods(Methods):
         return Call("DELETE", model_path(model, "promotion"), Members)
 
     @method
-    def compare(self, model: str, a: str, b: str, *, level: float = 0.95) -> Call[Comparison]:
+    def compare_members(
+        self, model: str, a: str, b: str, *, level: float = 0.95
+    ) -> Call[Comparison]:
         """Which of two members has the smaller loss, with a confidence interval."""
-        return Call(
-            "GET", model_path(model, "compare"), Comparison, query_of(a=a, b=b, level=level)
-        )
+        path = model_path(model, "members", "compare")
+        return Call("GET", path, Comparison, query_of(a=a, b=b, level=level))
 
     @method
     def take_version(self, model: str, name: str | None = None, *, note: str = "") -> Call[Version]:

@@ -65,8 +65,8 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "history": {"/models/{model_id}/observe": {"POST": LEARN}},
     "infer": {"/columns/infer": {"POST": ADMIN}},
     "members": {
-        "/models/{model_id}/compare": {"GET": PREDICT},
         "/models/{model_id}/members": {"GET": PREDICT, "POST": ADMIN},
+        "/models/{model_id}/members/compare": {"GET": PREDICT},
         "/models/{model_id}/members/{name}": {"DELETE": ADMIN},
         "/models/{model_id}/members/{name}/promote": {"POST": ADMIN},
         "/models/{model_id}/promotion": {"DELETE": ADMIN},

@@ -734,7 +734,7 @@ def calls_of(client: Client) -> None:
         lambda: client.remove_member("m", "a"),
         lambda: client.promote("m", "a"),
         lambda: client.end_promotion("m"),
-        lambda: client.compare("m", "a", "b", level=0.9),
+        lambda: client.compare_members("m", "a", "b", level=0.9),
         lambda: client.take_version("m", "v", note="n"),
         lambda: client.versions("m"),
         lambda: client.delete_version("m", "v"),

@@ -160,7 +160,7 @@ async def end_promotion(model_id: str, request: Request) -> Response:
     return await _members(model)
 
 
-@router.get("/compare", responses={200: returns(Comparison)})
+@router.get("/members/compare", responses={200: returns(Comparison)})
 async def compare_members(
     model_id: str,
     request: Request,

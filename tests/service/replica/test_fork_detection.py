@@ -175,7 +175,14 @@ def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
         assert lost_records(client) == 4
 
 
-ROUTES = ["", "/metrics", "/weights", "/certificate", "/members", "/compare?a=prior&b=hinge"]
+ROUTES = [
+    "",
+    "/metrics",
+    "/weights",
+    "/certificate",
+    "/members",
+    "/members/compare?a=prior&b=hinge",
+]
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -80,7 +80,7 @@ def test_example_of_the_documentation_is_accepted(pair):
     assert {"200", "201"} <= set(described["responses"])
     headers = [p["name"] for p in described["parameters"] if p["in"] == "header"]
     assert headers == ["idempotency-key"]
-    for path in ("members/{name}", "members/{name}/promote", "promotion", "compare"):
+    for path in ("members/{name}", "members/{name}/promote", "promotion", "members/compare"):
         assert f"/models/{{model_id}}/{path}" in document["paths"]
 
 
@@ -147,21 +147,21 @@ def test_promoted_member_is_served_alone_until_it_is_demoted(pair):
 
 
 def test_two_members_are_compared(pair):
-    got = pair.get("/models/m/compare?a=dual&b=steps&level=0.9").json()
+    got = pair.get("/models/m/members/compare?a=dual&b=steps&level=0.9").json()
     assert (got["a"], got["b"], got["rows"], got["level"]) == ("dual", "steps", 60, 0.9)
     assert got["low"] < got["mean"] < got["high"]
-    assert pair.get("/models/m/compare?a=dual&b=steps").json()["level"] == 0.95
-    assert_problem(pair.get("/models/m/compare?a=dual&b=nobody"), 404, "unknown-member")
-    assert_problem(pair.get("/models/m/compare?a=dual&b=dual"), 422, "invalid-query")
-    assert_problem(pair.get("/models/m/compare?a=dual"), 422, "invalid-request")
-    level = pair.get("/models/m/compare?a=dual&b=steps&level=1")
+    assert pair.get("/models/m/members/compare?a=dual&b=steps").json()["level"] == 0.95
+    assert_problem(pair.get("/models/m/members/compare?a=dual&b=nobody"), 404, "unknown-member")
+    assert_problem(pair.get("/models/m/members/compare?a=dual&b=dual"), 422, "invalid-query")
+    assert_problem(pair.get("/models/m/members/compare?a=dual"), 422, "invalid-request")
+    level = pair.get("/models/m/members/compare?a=dual&b=steps&level=1")
     assert assert_problem(level, 422, "invalid-request")["detail"].startswith("level: ")
 
 
 def test_comparison_before_any_row_says_nothing(serve):
     client = serve()
     client.put("/models/m", json=PAIR)
-    got = client.get("/models/m/compare?a=dual&b=steps").json()
+    got = client.get("/models/m/members/compare?a=dual&b=steps").json()
     assert (got["rows"], got["mean"]) == (0, 0.0)
     assert got["low"] == -got["high"] < -1.0
 
@@ -204,7 +204,7 @@ def test_empty_spec_over_named_features_has_members(serve):
         if not re.match("boosted|net|neighbours|splines|stack", name):
             mine = client.get(f"/models/m/weights?member={name}&top=3").json()
             assert all(weight["name"] for weight in mine["weights"]), mine
-        compared = client.get(f"/models/m/compare?a={name}&b=prior").status_code
+        compared = client.get(f"/models/m/members/compare?a={name}&b=prior").status_code
         assert compared == (422 if name == "prior" else 200)
     assert client.get("/models/m/certificate?member=dual-30").json()["gap"] >= 0.0
     assert_problem(client.get("/models/m/certificate?member=prior"), 404, "no-certificate")
@@ -228,7 +228,7 @@ def test_model_without_members_says_so(model):
         ("DELETE", "members/a", None),
         ("POST", "members/a/promote", None),
         ("DELETE", "promotion", None),
-        ("GET", "compare?a=a&b=b", None),
+        ("GET", "members/compare?a=a&b=b", None),
         ("GET", "certificate?member=a", None),
         ("GET", "weights?member=a", None),
     ):
@@ -448,7 +448,7 @@ def test_series_of_members_are_bounded(pair, monkeypatch):
 def test_reads_of_members_change_nothing(pair):
     replica = pair.app._registry.find("m").replica
     before = bits(replica)
-    for path in ("members", "compare?a=dual&b=steps", "certificate?member=dual", "metrics"):
+    for path in ("members", "members/compare?a=dual&b=steps", "certificate?member=dual", "metrics"):
         assert pair.get(f"/models/m/{path}").status_code == 200
     pair.get("/models/m/weights?member=dual")
     pair.get("/metrics")
