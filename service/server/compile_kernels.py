@@ -37,6 +37,7 @@ FIRST_MODEL = (
     "dualstream.solvers.portfolio.late_kernels",
     "dualstream.solvers.nonlinear.lags",
     "dualstream.solvers.nonlinear.boosted_kernels",
+    "dualstream.solvers.nonlinear.growth_kernels",
     "dualstream.solvers.nonlinear.net_kernels",
     "dualstream.solvers.nonlinear.neighbours_kernels",
     "dualstream.solvers.nonlinear.softmax",

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.jit import Floats, Indices, Ints
-from dualstream.solvers.nonlinear import boosted_kernels as _kernels
+from dualstream.solvers.nonlinear import boosted_kernels as _kernels, growth_kernels
 from dualstream.solvers.nonlinear.boosted_growth import NO_ERRORS, Growth
 from dualstream.solvers.nonlinear.boosted_kernels import (
     AT,
@@ -64,7 +64,7 @@ class Boosted(TreeRing, NonlinearLearner):
         TreeRing.__init__(self, spec)
         self._is_absolute = "loss" in spec
         self._lags = Lags(self._dim, spec.get("lags", 0))
-        self._most_value = _kernels.most_value(self._is_binary)
+        self._most_value = growth_kernels.most_value(self._is_binary)
 
     # -- learning and scoring --------------------------------------------------------------------
 
@@ -102,8 +102,8 @@ class Boosted(TreeRing, NonlinearLearner):
             errors = about[:, TARGET] - about[:, MARGIN]
             np.multiply(_limited(errors, about), -curvatures, out=slopes)
         else:
-            _kernels.slopes_of(about, n, self._is_binary, slopes, curvatures)
-        steepest = _kernels.pack_slopes(slopes, curvatures, packed, units)
+            growth_kernels.slopes_of(about, n, self._is_binary, slopes, curvatures)
+        steepest = growth_kernels.pack_slopes(slopes, curvatures, packed, units)
         least_gain = 1e-3 if self._is_binary else 1e-12 * steepest * steepest
         growth = self._new_growth((slopes, curvatures, packed, units), least_gain, order)
         growth.base_step, growth.errors = base_step, errors
@@ -119,7 +119,7 @@ class Boosted(TreeRing, NonlinearLearner):
     def _move_base(self, about: Floats) -> float:
         """Move the margins of these rows by the same step towards the best one, and return it."""
         if not self._is_absolute:
-            return float(_kernels.move_base(about, len(about), self._is_binary))
+            return float(growth_kernels.move_base(about, len(about), self._is_binary))
         step = _median(about[:, TARGET] - about[:, MARGIN], about)
         about[:, MARGIN] += step
         return step
@@ -250,7 +250,7 @@ class Boosted(TreeRing, NonlinearLearner):
 def _median(values: Floats, about: Floats) -> float:
     """The weighted median of numbers (n,) of these rows."""
     n, weights = len(values), about[:, WEIGHT].copy()
-    return float(_kernels.median_of(values, weights, np.arange(n, dtype=np.int32), 0, n))
+    return float(growth_kernels.median_of(values, weights, np.arange(n, dtype=np.int32), 0, n))
 
 
 def _limited(errors: Floats, about: Floats) -> Floats:

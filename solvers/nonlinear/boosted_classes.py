@@ -29,13 +29,11 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     SINCE_TREE,
     TARGET,
     TREES as LIVING,
-    grow_tree,
-    most_value,
-    pack_slopes,
 )
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS
+from dualstream.solvers.nonlinear.growth_kernels import grow_tree, most_value, pack_slopes
 from dualstream.solvers.nonlinear.spec import MAX_CLASS_ROWS
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable

@@ -6,13 +6,8 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
-from dualstream.solvers.nonlinear.boosted_kernels import (
-    LEAVES,
-    MAX_BINS,
-    N_GROWN,
-    UNKNOWN,
-    value_leaves,
-)
+from dualstream.solvers.nonlinear.boosted_kernels import MAX_BINS, UNKNOWN
+from dualstream.solvers.nonlinear.growth_kernels import LEAVES, N_GROWN, value_leaves
 
 RIDGE = 1.0
 """Added to the sum of second derivatives of a leaf."""
@@ -25,7 +20,7 @@ NO_ERRORS = np.empty(0)
 
 @dataclass(slots=True)
 class Growth:
-    """The gradients that a tree grows on, and its nodes so far: see boosted_kernels.py."""
+    """The gradients that a tree grows on, and its nodes so far: see growth_kernels.py."""
 
     curvatures: Floats
     order: Indices

@@ -47,6 +47,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
     stride_of,
 )
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, MAX_COLUMNS, DenseColumns
+from dualstream.solvers.nonlinear.growth_kernels import grow_tree
 from dualstream.solvers.nonlinear.spec import most_rows, ring_columns
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
@@ -215,14 +216,14 @@ class TreeRing:
         """Split some leaves of the growing tree, or complete it."""
         growth = self._present_growth()
         self._k[SPLITS] += 1
-        if not _kernels.grow_tree(growth.most_rows, *growth.arguments):
+        if not grow_tree(growth.most_rows, *growth.arguments):
             self._complete(growth)
 
     def _grow_up(self) -> None:
         """Complete the tree that grows, if there is one."""
         if self._k[GROW_ROWS]:
             growth = self._present_growth()
-            _kernels.grow_tree(MAX_ROWS, *growth.arguments)
+            grow_tree(MAX_ROWS, *growth.arguments)
             self._complete(growth)
 
     @property
@@ -235,7 +236,7 @@ class TreeRing:
         if self._growth is None:
             self._growth = self._begin_growth()
             for _ in range(int(self._k[SPLITS])):
-                _kernels.grow_tree(self._growth.most_rows, *self._growth.arguments)
+                grow_tree(self._growth.most_rows, *self._growth.arguments)
         return self._growth
 
     def _begin_growth(self) -> Growth:

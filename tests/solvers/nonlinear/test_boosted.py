@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dualstream.solvers.nonlinear import boosted_kernels as kernels, boosted_ring
+from dualstream.solvers.nonlinear import boosted_kernels as kernels, boosted_ring, growth_kernels
 from dualstream.solvers.nonlinear.spec import CELLS
 from tests.solvers.nonlinear.streams import learner_of, mistakes, waves
 from tests.solvers.nonlinear.tree_reference import RIDGE, partition, tree_of
@@ -117,7 +117,7 @@ def test_medians_are_those_of_rows_repeated_by_their_weights(scale):
         # Rows outside of the range, of which one is the least of all, do not count.
         order = np.concatenate([[n], rows, [n]]).astype(np.int32)
         values, weights = np.append(values, -1e99), np.append(weights, 1e6)
-        result = kernels.median_of(values, weights, order, 1, n + 1)
+        result = growth_kernels.median_of(values, weights, order, 1, n + 1)
         assert result == np.median(np.repeat(values[:n], weights[:n].astype(int)))
         assert sorted(order[1:-1]) == list(range(n)) and order[0] == order[-1] == n
 
