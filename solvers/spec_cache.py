@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -16,11 +16,17 @@ class FixedSpec(dict[str, Any]):
         super().__init__(spec)
         self.derived: dict[object, Any] = {}
 
+    def __deepcopy__(self, memo: object) -> "FixedSpec":
+        return self
+
 
 class SharedDerived:
     """Immutable value derived from a specification, shared by all models that have it."""
 
     __slots__ = ()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 def derived_once(work: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:

@@ -47,10 +47,14 @@ class OneVsRest(KnownClasses):
         self.gives_probabilities = self.none_of_them.probabilities(np.zeros(1)) is not None
 
     def _add_class(self) -> None:
-        learner = self._make()
-        learner.restore(self.none_of_them.state())
+        learner = self._copy_of_rest()
         self._join(learner, self.none_of_them)
         self.learners.append(learner)
+
+    def _copy_of_rest(self) -> Learner:
+        learner = self._make()
+        learner.restore(self.none_of_them.state())
+        return learner
 
     def _join(self, learner: Learner, first: Learner) -> None:
         """Let a class share what depends on the rows alone with the prototype, which learns first.

@@ -13,6 +13,7 @@ drop the members of presets.DROPPED.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -58,6 +59,9 @@ class PortfolioClasses(OneVsRest):
         for scorer in self.scorers:
             scorer.add_class()
 
+    def _copy_of_rest(self) -> Learner:
+        return deepcopy(self.none_of_them)
+
     def _join(self, learner: Learner, first: Learner) -> None:
         """See OneVsRest."""
         cast(Portfolio, learner).share_columns(cast(Portfolio, first))
@@ -68,6 +72,8 @@ class PortfolioClasses(OneVsRest):
         if is_met and len(self.learners) == FULL + 1 and self._dropped:
             first = self._learn_with_all(batch[:1], class_ids[:1], True)
             self._drop()
+            if len(batch) == 1:
+                return first
             rest = self._learn_with_all(batch[1:], class_ids[1:], False)
             a, b, c, d = zip(first, rest, strict=True)
             join = np.concatenate

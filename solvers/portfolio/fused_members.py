@@ -8,7 +8,8 @@ bytes per entry for each scaling that dual members use, and 4 more.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,16 +74,18 @@ from dualstream.solvers.protocols.served_form import Form, Linear, NormForm, Sta
 from dualstream.solvers.protocols.served_weights import ServedWeights, weights_listed
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.spec_cache import SharedDerived
 
 _NORMS = {"none": NORM_NONE, "row": NORM_ROW, "running": NORM_RUNNING}
 _LINE = 8
 """Floats of a cache line: blocks are aligned to cache lines."""
 
 
-class Blueprint:
+class Blueprint(SharedDerived):
     """Members' resolved specifications as kernel arguments."""
 
     def __init__(self, members: Sequence[Mapping[str, Any]]) -> None:
+        self.members = list(members)
         # The bases of dual members come first: only these are stored with retained rows.
         self.what = np.zeros((len(members), N_WHAT), np.int64)
         self.numbers = np.zeros((len(members), N_NUMBERS))
@@ -119,6 +122,30 @@ class Blueprint:
         """Floats of a block."""
         used = N_STATISTICS + len(self.starts) + len(self.what)
         return -(-used // _LINE) * _LINE
+
+
+class _Part(NamedTuple):
+    """The blueprint of some members, and the indices of what they have in that of all."""
+
+    plan: Blueprint
+    members: list[int]
+    inputs: list[int]
+    seconds: list[int]
+    duals: list[int]
+    dual_bases: list[int]
+
+
+@lru_cache(maxsize=8)
+def _part_of(old: Blueprint, members: tuple[int, ...]) -> _Part:
+    """Cached, because the portfolios of all classes drop the same members."""
+    new = Blueprint([old.members[j] for j in members])
+    bases = [old.bases.tolist().index(base) for base in new.bases.tolist()]
+    inputs = [old.inputs.tolist().index([bases[b], n]) for b, n in new.inputs.tolist()]
+    seconds, duals = (
+        [number for number in old.what[list(members), place].tolist() if number >= 0]
+        for place in (SECOND, DUAL_PLACE)
+    )
+    return _Part(new, list(members), inputs, seconds, duals, bases[: new.dual_bases])
 
 
 def _place(names: list[Any], one: Any) -> int:
@@ -162,12 +189,10 @@ class Fused:
     column_table.limit_entries; 0 for no limit.
     """
 
-    def __init__(
-        self, members: Sequence[Mapping[str, Any]], dim: int, retain: int, reach: float = 0.0
-    ) -> None:
-        self.members = list(members)
+    def __init__(self, plan: Blueprint, dim: int, retain: int, reach: float = 0.0) -> None:
+        self.members = plan.members
         self.dim = dim
-        self._plan = plan = Blueprint(members)
+        self._plan = plan
         self._retain = retain if plan.duals else 0
         self._reach = reach
         n = len(self.members)
@@ -183,6 +208,12 @@ class Fused:
         columns = DUALS + N_OF_DUAL * plan.duals
         self._ring = RowBuffer(self._retain, columns, (plan.dual_bases,))
         self._store(np.array([dim], np.int32), self._new_blocks(1), 64)
+
+    def __setstate__(self, attributes: Mapping[str, Any]) -> None:
+        """Finish a copy: align its table."""
+        vars(self).update(attributes)
+        used = int(self._k[USED])
+        self._store(self._touched[:used], self._table[:used], used)
 
     def _new_blocks(self, slots: int) -> Floats:
         """Initialised blocks of slots."""
@@ -369,39 +400,33 @@ class Fused:
 
     def without(self, *indices: int) -> "Fused":
         """The other members, with their state."""
-        kept = [j for j in range(len(self.members)) if j not in indices]
-        fewer = Fused([self.members[j] for j in kept], self.dim, self._retain, self._reach)
-        old, new = self._plan, fewer._plan
-        bases = [old.bases.tolist().index(base) for base in new.bases.tolist()]
-        inputs = [old.inputs.tolist().index([bases[b], n]) for b, n in new.inputs.tolist()]
-        fewer._f[:SUMS], fewer._f[SUMS:] = self._f[:SUMS], self._f[SUMS:][inputs]
+        part = _part_of(self._plan, tuple(j for j in range(len(self.members)) if j not in indices))
+        fewer = Fused(part.plan, self.dim, self._retain, self._reach)
+        fewer._f[:SUMS], fewer._f[SUMS:] = self._f[:SUMS], self._f[SUMS:][part.inputs]
         fewer._k[:] = self._k
-        fewer._duals[:] = self._duals[kept]
+        fewer._duals[:] = self._duals[part.members]
         fewer._dense, fewer._is_here = self._dense.copy(), self._is_here.copy()
-        seconds = [int(old.what[j, SECOND]) for j in kept if old.what[j, SECOND] >= 0]
-        self._give_blocks(fewer, kept, seconds)
+        self._give_blocks(fewer, part)
         if fewer._retain:
-            duals = [int(old.what[j, DUAL_PLACE]) for j in kept if old.what[j, DUAL_PLACE] >= 0]
-            self._give_ring(fewer, bases, duals)
+            self._give_ring(fewer, part)
         else:
             fewer._k[FIRST] = fewer._k[LAST] = 0
         return fewer
 
-    def _give_blocks(self, fewer: "Fused", kept: Sequence[int], seconds: Sequence[int]) -> None:
+    def _give_blocks(self, fewer: "Fused", part: "_Part") -> None:
         used = int(self._k[USED])
         table, blocks = self._table[:used], fewer._new_blocks(used)
-        blocks[:, : len(kept)] = table[:, kept]
-        blocks[:, fewer._second()] = table[:, self._second()][:, seconds]
+        blocks[:, : len(part.members)] = table[:, part.members]
+        blocks[:, fewer._second()] = table[:, self._second()][:, part.seconds]
         blocks[:, -N_STATISTICS:] = table[:, -N_STATISTICS:]
         fewer._store(self._touched[:used], blocks, used)
 
-    def _give_ring(self, fewer: "Fused", bases: Sequence[int], duals: Sequence[int]) -> None:
-        numbers = [DUALS + N_OF_DUAL * dual + part for dual in duals for part in range(N_OF_DUAL)]
-        columns = [*range(DUALS), *numbers]
+    def _give_ring(self, fewer: "Fused", part: "_Part") -> None:
+        starts_of = [DUALS + N_OF_DUAL * dual for dual in part.duals]
+        columns = [*range(DUALS), *(at + j for at in starts_of for j in range(N_OF_DUAL))]
         first, last = int(self._k[FIRST]), int(self._k[LAST])
         starts, rows, slots, values = self._ring.rows_between(first, last)
-        bases = bases[: fewer._plan.dual_bases]
-        fewer._ring.store(starts, rows[:, columns], slots, values[bases])
+        fewer._ring.store(starts, rows[:, columns], slots, values[part.dual_bases])
         fewer._k[FIRST], fewer._k[LAST] = 0, last - first
 
     # -- state -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState, NotExpressible
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import NONLINEAR, SHARED
-from dualstream.solvers.portfolio.fused_members import Fused
+from dualstream.solvers.portfolio.fused_members import Blueprint, Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.single_member import KindMember, ModelMember
 from dualstream.solvers.portfolio.spec import ModelFactory, model_spec, reach_of
@@ -95,9 +95,8 @@ class MemberSet:
         indices = [index for index, part in enumerate(parts) if part == _FUSED]
         fused = None
         if indices:
-            fused = Fused(
-                [members[index] for index in indices], _dim(whole), whole["retain"], reach_of(whole)
-            )
+            plan = Blueprint([members[index] for index in indices])
+            fused = Fused(plan, _dim(whole), whole["retain"], reach_of(whole))
         separate = {
             index: _begin(members[index], whole, models)
             for index, part in enumerate(parts)
@@ -279,16 +278,15 @@ class MemberSet:
         """The set without some members."""
         kept = [index for index in range(len(self.members)) if index not in indices]
         new = {index: at for at, index in enumerate(kept)}
-        fused = self._fused
-        gone = [self._index_among_fused(index) for index in indices]
-        leaving = [at for at in gone if at is not None]
+        fused, in_fused = self._fused, self._fused_indices.tolist()
+        leaving = [at for at, index in enumerate(in_fused) if index not in new]
         if fused is not None and leaving:
             fused = fused.without(*leaving) if len(leaving) < len(fused.members) else None
         return MemberSet(
             self._dim,
             [self.members[index] for index in kept],
             fused,
-            [new[index] for index in self._fused_indices.tolist() if index in new],
+            [new[index] for index in in_fused if index in new],
             {new[index]: one for index, one in self._separate.items() if index in new},
             self._models,
             [new[index] for index in self._shared_indices if index in new],

@@ -1,6 +1,7 @@
 """Members of a portfolio that learn separately."""
 
 from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import NotExpressible
 from dualstream.solvers.jit import Floats
+from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.online.rewind import Rewind
-from dualstream.solvers.portfolio.fused_members import Fused
+from dualstream.solvers.portfolio.fused_members import Blueprint, Fused
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
 from dualstream.solvers.portfolio.weighting_state import Rule
@@ -32,11 +34,20 @@ class ModelMember:
         self, spec: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Learner]
     ) -> None:
         self._spec, self._make = spec, make
-        self._begin()
+        self._use(make(spec))
 
-    def _begin(self) -> None:
-        self._learner = self._make(self._spec)
-        self._rewind = Rewind(self._learner, row_is_whole=False)
+    def _use(self, learner: Learner) -> None:
+        self._learner = learner
+        self._rewind = Rewind(learner, row_is_whole=False)
+
+    def __deepcopy__(self, memo: object) -> "ModelMember":
+        other = copy(self)
+        if isinstance(self._learner, NonlinearLearner):
+            other._use(deepcopy(self._learner))
+        else:  # It can have arrays that are views of others, which a deep copy would part.
+            other._use(self._make(self._spec))
+            other.restore(self.state())
+        return other
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
         """Learn all rows; scores (n,), and the rows after which the model was reset.
@@ -61,7 +72,7 @@ class ModelMember:
                 score = self.predict(row)
                 scores[-1] = np.append(outcome.scores[:-1], score)
                 if row.weights[0] > 0.0:
-                    self._begin()
+                    self._use(self._make(self._spec))
                     resets += [done - 1] * int(np.count_nonzero(np.isfinite(score)))
         return np.concatenate(scores), resets
 
@@ -127,7 +138,7 @@ class KindMember:
     _FIRST = np.zeros(1, np.int64)
 
     def __init__(self, member: Member, dim: int, retain: int, reach: float) -> None:
-        self._fused = Fused([member], dim, retain, reach)
+        self._fused = Fused(Blueprint([member]), dim, retain, reach)
         # The kernels require a rule; its results are ignored.
         self._rule = Rule([member], 0.5, 0.0, classes=True)
 

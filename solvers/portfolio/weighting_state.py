@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -233,9 +234,7 @@ class Rule:
         it was reset.
         """
         n = self.size
-        more = self._copied([*range(n), None])
-        more.roles[n] = _role_of(member)
-        more._take_stack(self, [*range(n), None])
+        more = self._with_new(member)
         share = float(self.g[SHARE])
         more.r[V, :n] *= 1.0 - share
         more.r[V, n] = share
@@ -246,6 +245,22 @@ class Rule:
                 more.reset_member(n)
                 done = row + 1
             more._calibrate(n, scores[done:], rows[done:])
+        return more
+
+    def _with_new(self, member: Mapping[str, Any]) -> "Rule":
+        """The rule with one more member, which has learned nothing."""
+        eta, share, n = float(self.g[ETA]), float(self.g[SHARE]), self.size
+        more = Rule([{}] * n + [member], eta, share, classes=self.classes)
+        more.g[:], more.roles[:n], more.r[:, :n] = self.g, self.roles, self.r
+        more.recent.reshape(RECENT, 2, n + 1)[:, :, :n] = self.recent.reshape(RECENT, 2, n)
+        more.pairs.reshape(3, n + 1, n + 1)[:, :n, :n] = self.pairs.reshape(3, n, n)
+        more._start_stack()
+        if len(self.stack):
+            # A new input has weight 0.
+            old = [*range(n), n + 1]
+            more.stack[np.ix_(old, old)] = self.stack[: n + 1]
+            more.stack[n + 2] = 0.0
+            more.stack[n + 2, old] = self.stack[n + 1]
         return more
 
     def _calibrate(self, index: int, scores: Floats, rows: Batch) -> None:
@@ -261,43 +276,18 @@ class Rule:
 
         If their shares are all 0, possible with `share` 0, they become equal.
         """
-        kept: list[int | None] = [j for j in range(self.size) if j not in indices]
-        fewer = self._copied(kept)
-        fewer._take_stack(self, kept)
+        n, kept = self.size, [j for j in range(self.size) if j not in indices]
+        fewer, m, old = copy(self), len(kept), np.array(kept)
+        fewer.g, fewer.roles, fewer.r = self.g.copy(), self.roles[old], self.r.take(old, axis=1)
+        fewer.recent = self.recent.take(np.concatenate([old, n + old]), axis=1)
+        fewer.pairs = self.pairs.reshape(3, n, n)[:, old[:, None], old].reshape(3 * m, m)
+        fewer.scratch = np.zeros((N_SCRATCH, m))
+        has_stack = STACK in fewer.roles[:, ROLE]
+        rows = [*kept, *range(n, n + 4)] if has_stack else []
+        fewer.stack = self.stack[np.ix_(rows, [*kept, n])]
         total = float(fewer.r[V].sum())
-        fewer.r[V] = fewer.r[V] / total if total > 0.0 else 1.0 / fewer.size
+        fewer.r[V] = fewer.r[V] / total if total > 0.0 else 1.0 / m
         return fewer
-
-    def _copied(self, indices: Sequence[int | None]) -> "Rule":
-        """Copy members by index; None: a new member."""
-        eta, share = float(self.g[ETA]), float(self.g[SHARE])
-        other = Rule([{}] * len(indices), eta, share, classes=self.classes)
-        other.g[:] = self.g
-        new = [at for at, index in enumerate(indices) if index is not None]
-        old = [index for index in indices if index is not None]
-        other.roles[new], other.r[:, new] = self.roles[old], self.r[:, old]
-        rows = min(int(self.g[COUNTED]), RECENT)
-        for part in range(3):
-            to, of = part * len(indices), part * self.size
-            if part < 2:
-                columns = [of + index for index in old]
-                other.recent[:rows, [to + at for at in new]] = self.recent[:rows, columns]
-            cells = np.ix_([of + index for index in old], old)
-            other.pairs[np.ix_([to + at for at in new], new)] = self.pairs[cells]
-        return other
-
-    def _take_stack(self, old: "Rule", indices: Sequence[int | None]) -> None:
-        """Begin the stack, if a member is one, and continue that of `old`; a new input has weight
-        0."""
-        self._start_stack()
-        if not (len(self.stack) and len(old.stack)):
-            return
-        n, n_old = self.size, old.size
-        pairs = [(new, at) for new, at in enumerate(indices) if at is not None]
-        targets, sources = (list(column) for column in zip(*pairs, (n, n_old), strict=True))
-        self.stack[np.ix_(targets, targets)] = old.stack[np.ix_(sources, sources)]
-        self.stack[n + 1] = 0.0
-        self.stack[n + 1, targets] = old.stack[n_old + 1, sources]
 
     def promote(self, index: int) -> None:
         """Let only one member learn and predict; the shares of all are saved."""

@@ -1,17 +1,20 @@
 """The portfolio against a plain reference, its regret bound, its members, its memory."""
 
 import math
+from copy import deepcopy
 
 import numpy as np
 import pytest
 
-from dualstream.solvers import resolve_spec
+from dualstream.solvers import make_learner, resolve_spec
 from dualstream.solvers.portfolio import PRESETS
 from dualstream.solvers.portfolio.presets import presets_of
 from dualstream.solvers.spec.algorithms import ALGORITHMS
+from tests.solvers import specs
 from tests.solvers.portfolio.support import N, portfolio, probabilities, stream
 from tests.solvers.portfolio_reference import LINEAR, PortfolioReference
 from tests.solvers.staging import rows_of
+from tests.solvers.support import as_bytes
 
 TASKS = ("binary", "regression")
 
@@ -77,3 +80,19 @@ def test_member_of_every_preset_resolves_to_itself(task, name):
     for member in presets_of(task)[name]:
         body = {field: value for field, value in member.items() if field != "name"}
         assert learner.resolve_member(body) == body
+
+
+def test_a_deep_copy_continues_alike_and_shares_nothing_that_changes(subtests):
+    listed = [spec for spec in specs.SPECS.values() if spec.get("algorithm") == "portfolio"]
+    for spec in [*listed, specs.FEATURES]:
+        with subtests.test(spec=spec):
+            rows = specs.stream(spec, 90)
+            portfolio = make_learner(resolve_spec(spec))._learner
+            portfolio.learn(rows[:60])
+            before = as_bytes(portfolio.state())
+            copied = deepcopy(portfolio)
+            assert as_bytes(copied.state()) == before
+            copied.learn(rows[60:])
+            assert as_bytes(portfolio.state()) == before != as_bytes(copied.state())
+            portfolio.learn(rows[60:])
+            assert as_bytes(portfolio.state()) == as_bytes(copied.state())
