@@ -7,20 +7,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from dualstream.client import rows
 from dualstream.client.arrow_tables import scores_table
 from dualstream.client.calls import JSON, Call, Next, Steps, model_path, query_of
 from dualstream.client.errors import BadInput, Refused
 from dualstream.client.method import Methods, bodies_ahead, check_table, method
 from dualstream.client.resumable_files import Piece, RowFile
 from dualstream.client.row_values import plain, sample_line
-from dualstream.client.rows import (
-    ROWS_PER_REQUEST,
-    bodies_of,
-    is_single,
-    is_table,
-    row_of,
-    samples_of,
-)
 from dualstream.wire.problem_json import MAX_ERRORS
 from dualstream.wire.schemas import MAX_EXPLAINED, Explanation, Predicted, PredictedMany
 
@@ -40,7 +33,7 @@ class PredictMethods(Methods):
         min_seq: int | None = None,
         version: str | None = None,
         explain: bool = False,
-        rows_per_request: int = ROWS_PER_REQUEST,
+        rows_per_request: int = rows.ROWS_PER_REQUEST,
     ) -> Steps[Any]:
         """Score one row (Predicted) or many (PredictedMany); the model does not change.
 
@@ -50,17 +43,17 @@ class PredictMethods(Methods):
         name. `explain` also returns what each feature contributes, 20 rows a request.
         """
         query = query_of(min_seq=min_seq, version=version, explain=explain)
-        if is_table(x):
+        if rows.is_table(x):
             check_table(x, explain=explain or None, names=names)
             return scores_table((yield from self._predict_bodies(model, bodies_ahead(x), query)))
         if explain:
             rows_per_request = min(rows_per_request, MAX_EXPLAINED)
-        if is_single(x):
+        if rows.is_single(x):
             nested: list[str] = []
-            body = sample_line({"x": row_of(x, names)}, nested=nested)
+            body = sample_line({"x": rows.row_of(x, names)}, nested=nested)
             yield from self._check_nested(model, nested)
             return (yield from self._do(_predict_call(model, JSON, body, query, Predicted)))
-        lines = Next(bodies_of(samples_of(x, names=names), rows_per_request))
+        lines = Next(rows.bodies_of(rows.samples_of(x, names=names), rows_per_request))
         return _joined((yield from self._predict_bodies(model, lines, query)))
 
     def _predict_bodies(
@@ -106,7 +99,7 @@ class PredictMethods(Methods):
             default_after_s=default_after_s,
             revise=revise,
         )
-        samples = enumerate(samples_of(x, ids=ids, names=names))
+        samples = enumerate(rows.samples_of(x, ids=ids, names=names))
         nested: list[str] = []
         lines = b",".join(sample_line(one, row, nested) for row, one in samples)
         yield from self._check_nested(model, nested)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from dualstream.client import rows
 from dualstream.client.arrow_tables import TableBodies, bodies_of_table
 from dualstream.client.calls import (
     JSON,
@@ -23,15 +24,6 @@ from dualstream.client.method import Methods, bodies_ahead, check_table
 from dualstream.client.progress_bar import OnProgress, Progress
 from dualstream.client.resumable_files import Piece, RowFile, is_cursor, read_ahead
 from dualstream.client.row_values import sample_line
-from dualstream.client.rows import (
-    bodies_of,
-    body_of,
-    is_single,
-    is_table,
-    row_of,
-    sample,
-    samples_of,
-)
 from dualstream.wire.changes import SourceList
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
 from dualstream.wire.schemas import Learned, LearnedStream, SourceNext
@@ -104,7 +96,7 @@ class RowMethods(Methods):
             raise BadInput("an offset needs the name of a source: source='NAME'")
         if offset < 0:
             raise BadInput(f"the offset must be 0 or more, got {offset}")
-        if isinstance(source, str) or is_table(x):
+        if isinstance(source, str) or rows.is_table(x):
             check_table(x, y=y, weight=weight, ids=ids, names=names)
             if isinstance(source, str):
                 bodies = bodies_of_table(x)
@@ -114,18 +106,18 @@ class RowMethods(Methods):
                 raise BadInput("the source of a table is a name: source='NAME'")
             return (yield from self._send_bodies(to, bodies_ahead(x), key))
         if source is not None:
-            if is_single(x):
-                body = sample_line(sample(row_of(x, names), y, weight, ids))
+            if rows.is_single(x):
+                body = sample_line(rows.sample(rows.row_of(x, names), y, weight, ids))
                 return (yield from self._do(to.batch(JSON, body, source)))
-            body = body_of(samples_of(x, y, weight, ids, names))
+            body = rows.body_of(rows.samples_of(x, y, weight, ids, names))
             return (yield from self._do(to.batch(NDJSON, body, source)))
-        if is_single(x):
+        if rows.is_single(x):
             nested: list[str] = []
-            body = sample_line(sample(row_of(x, names), y, weight, ids), nested=nested)
+            body = sample_line(rows.sample(rows.row_of(x, names), y, weight, ids), nested=nested)
             yield from self._check_nested(to.model, nested)
             one = to._replace(scores=False)  # it has its score anyway
             return (yield from self._do(one.keyed(JSON, body, key or new_key())))
-        lines = bodies_of(samples_of(x, y, weight, ids, names), rows_per_request)
+        lines = rows.bodies_of(rows.samples_of(x, y, weight, ids, names), rows_per_request)
         return (yield from self._send_bodies(to, Next(lines), key))
 
     def _send_file(

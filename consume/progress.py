@@ -5,13 +5,7 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from dualstream.consume.kafka import (
-    ANSWER_S,
-    client_settings,
-    committed_offsets,
-    error_text,
-    source_name,
-)
+from dualstream.consume import kafka
 from dualstream.consume.reader import ReaderError
 
 
@@ -41,7 +35,7 @@ class KafkaProgress:
             "fetch.wait.max.ms": 10,
             "queued.min.messages": 1,
         }
-        self._consumer = Consumer(client_settings(brokers, settings, log) | options)
+        self._consumer = Consumer(kafka.client_settings(brokers, settings, log) | options)
         try:
             self._partitions()
         except OSError as away:
@@ -51,18 +45,20 @@ class KafkaProgress:
     def _partitions(self) -> list[str]:
         """Names of the partitions. Raises OSError."""
         try:
-            metadata = self._consumer.list_topics(self._topic, timeout=ANSWER_S).topics[self._topic]
+            metadata = self._consumer.list_topics(self._topic, timeout=kafka.ANSWER_S).topics[
+                self._topic
+            ]
         except KafkaException as away:
-            raise OSError(f"no answer from Kafka: {error_text(away)}") from None
+            raise OSError(f"no answer from Kafka: {kafka.error_text(away)}") from None
         if metadata.error is not None:
             raise OSError(f"the topic {self._topic!r} cannot be read: {metadata.error.str()}")
-        return [source_name(self._topic, number) for number in sorted(metadata.partitions)]
+        return [kafka.source_name(self._topic, number) for number in sorted(metadata.partitions)]
 
     def _committed(self) -> dict[str, int]:
         partitions = [
             TopicPartition(self._topic, int(name.rpartition("/")[2])) for name in self._partitions()
         ]
-        return committed_offsets(self._consumer, partitions)
+        return kafka.committed_offsets(self._consumer, partitions)
 
     def ends(self) -> dict[str, int]:
         """Offset of the next message to be written, by partition. Raises OSError."""
@@ -85,7 +81,7 @@ class KafkaProgress:
         """Offset of the first message from `offset` on (None: none), and the end."""
         one = TopicPartition(self._topic, int(source.rpartition("/")[2]), offset)
         self._consumer.assign([one])
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + kafka.ANSWER_S
         while time.monotonic() < deadline:
             message = self._consumer.poll(1.0)
             error = None if message is None else message.error()

@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from dualstream.service.api import responses
 from dualstream.service.api.events import Events
 from dualstream.service.api.explanations import add_explanations, check_few
 from dualstream.service.api.late_labels import parse_rows_to_remember, read_wait, remember_rows
 from dualstream.service.api.request_rows import count_refused, key_of, parse, request_of
-from dualstream.service.api.responses import (
-    NO_ROWS,
-    learned_of,
-    mark_stale,
-    refusal,
-    scored,
-    state_headers,
-)
 from dualstream.service.api.sources import learn_from_source
 from dualstream.service.api.streaming_upload import Upload, check_streamable
 from dualstream.service.codecs import (
@@ -260,7 +253,7 @@ class FastRoutes:
             except ModelChanged:  # deleted or replaced since it was loaded
                 model = await self._registry.get(model.record.id)
         wants_scores = parsed.single or read_flag(query, "scores")
-        return await learned_of(model, parsed, request, receipt, wants_scores)
+        return await responses.learned_of(model, parsed, request, receipt, wants_scores)
 
     def _chunker_of(self, head: Head) -> Chunker | None:
         """Chunker of a body that may be long enough to be learned in chunks; None without one."""
@@ -363,8 +356,8 @@ class FastRoutes:
         age_s = None if "version" in query else model.stale_s
         self._telemetry.saw_predictions(model.record.id, len(batch))
         if age_s is not None:
-            mark_stale(answered, age_s)
-        return answered, state_headers(seq, chain, age_s), served
+            responses.mark_stale(answered, age_s)
+        return answered, responses.state_headers(seq, chain, age_s), served
 
     async def _model_at(self, model_id: str, query: dict[str, str]) -> Model:
         """The model, at `min_seq` or later. Raises Problem 503 if it does not reach `min_seq`."""
@@ -416,7 +409,7 @@ async def _answer_by(
     kept: _Kept,
 ) -> _Answer:
     """Predictions by a learner that does not change until this ends."""
-    answered = await scored(model, learner, parsed, batch, seq, kept)
+    answered = await responses.scored(model, learner, parsed, batch, seq, kept)
     if explains:
         await add_explanations(model, learner, parsed, batch, answered)
     served = as_served(learner, batch) if kept is not None else None
@@ -431,9 +424,9 @@ def _check_method(scope: Scope, allowed: str) -> None:
 def _refuse_without_rows(parsed: ParsedRows, atomic: bool = False) -> None:
     """Raise Problem 422 unless there are good rows; with `atomic`, unless all are good."""
     if parsed.count == 0:
-        raise Problem(422, "invalid-rows", NO_ROWS)
+        raise Problem(422, "invalid-rows", responses.NO_ROWS)
     if parsed.errors and (atomic or not parsed.row_indices):
-        raise refusal(parsed, parsed.errors)
+        raise responses.refusal(parsed, parsed.errors)
 
 
 async def _results_or_totals(

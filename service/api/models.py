@@ -18,14 +18,8 @@ from dualstream.service.api.views import (
     staleness,
 )
 from dualstream.service.concurrency import run_copy_in_thread
+from dualstream.service.http import etag
 from dualstream.service.http.access import author_of, key_of
-from dualstream.service.http.etag import (
-    etag_header,
-    etag_of,
-    matches_any,
-    matches_etag,
-    not_modified,
-)
 from dualstream.service.http.openapi import returns
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models import creation
@@ -143,7 +137,7 @@ async def read_model(
     """Spec, log position and counts of a model."""
     model = await registry_of(request).get(model_id)
     view, header = await _view(model, digest)
-    return not_modified(header, if_none_match) or answer(view, header)
+    return etag.not_modified(header, if_none_match) or answer(view, header)
 
 
 @router.delete(
@@ -160,7 +154,7 @@ async def delete_model(
 ) -> None:
     """Delete a model with its journal and snapshots."""
     # "*" deletes the model in any state, even if it learns concurrently.
-    is_any = if_match is None or matches_any(if_match)
+    is_any = if_match is None or etag.matches_any(if_match)
     may = None if is_any else partial(_matches, if_match)
     await creation.delete(registry_of(request), model_id, author_of(request), may)
 
@@ -282,7 +276,7 @@ def _support_view_of(model: Served) -> dict[str, Any]:
 
 
 def _matches(if_match: Sequence[str] | None, record: ModelRecord) -> bool:
-    return matches_etag(if_match, etag_of(record.seq, record.chain))
+    return etag.matches_etag(if_match, etag.etag_of(record.seq, record.chain))
 
 
 async def _visible(
@@ -322,9 +316,9 @@ async def _view(model: Served, with_digest: bool = False) -> tuple[Model, dict[s
     """View of a loaded model, and its ETag."""
     if not with_digest:
         async with model.replica.serving():
-            return _view_of(model), etag_header(model)
+            return _view_of(model), etag.etag_header(model)
     view, header, captured = await model.replica.view(
-        lambda: (_view_of(model), etag_header(model), model.replica.capture())
+        lambda: (_view_of(model), etag.etag_header(model), model.replica.capture())
     )
     view.state_digest = await run_copy_in_thread(captured.state_digest)
     return view, header

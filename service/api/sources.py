@@ -17,16 +17,9 @@ from dualstream.service.http.openapi import returns
 from dualstream.service.http.rate_limits import KeyLimits
 from dualstream.service.http.request_head import Head, invalid_source
 from dualstream.service.journal.protocol import ModelChanged
+from dualstream.service.models import sources
 from dualstream.service.models.model import Model
 from dualstream.service.models.registry import ModelRegistry
-from dualstream.service.models.sources import (
-    LearnedBatch,
-    SourceCursor as Cursor,
-    forget_source,
-    learn_batch,
-    read_sources,
-    set_source,
-)
 from dualstream.wire.changes import SourceCursor, SourceList
 from dualstream.wire.schemas import Learned, SourceNext
 from dualstream.wire.sources import MAX_OFFSET, MAX_TEXT, Source, check_name, check_offset
@@ -49,7 +42,7 @@ class NewCursor(BaseModel, extra="forbid"):
 async def list_sources(model_id: str, request: Request) -> Response:
     """List the sources of a model, with their cursors."""
     model = await registry_of(request).get(model_id)
-    cursors = await read_sources(model)
+    cursors = await sources.read_sources(model)
     return answer(SourceList([_view(*one) for one in cursors.items()]))
 
 
@@ -58,7 +51,7 @@ async def put_source(model_id: str, name: str, request: Request, requested: NewC
     """Set the offset at which the next batch of a source must begin."""
     _check(name, requested.next)
     model = await registry_of(request).get(model_id)
-    cursor = await set_source(model, name, requested.next, author_of(request))
+    cursor = await sources.set_source(model, name, requested.next, author_of(request))
     return answer(_view(name, cursor))
 
 
@@ -67,7 +60,7 @@ async def delete_source(model_id: str, name: str, request: Request) -> None:
     """Forget a source. A batch that says it is the first one begins it again, at any offset."""
     _check(name)
     model = await registry_of(request).get(model_id)
-    await forget_source(model, name, author_of(request))
+    await sources.forget_source(model, name, author_of(request))
 
 
 def _check(name: str, offset: int | str | None = None) -> None:
@@ -80,7 +73,7 @@ def _check(name: str, offset: int | str | None = None) -> None:
         raise invalid_source(str(wrong)) from None
 
 
-def _view(name: str, cursor: Cursor) -> SourceCursor:
+def _view(name: str, cursor: sources.SourceCursor) -> SourceCursor:
     return SourceCursor(
         name=name,
         next=cursor.next,
@@ -117,7 +110,7 @@ async def learn_from_source(
         good, bad = len(parsed.row_indices), len(parsed.errors)
         request = await request_of(parsed, None, None) if good else None
         try:
-            batch = await learn_batch(model, source, request, good, bad)
+            batch = await sources.learn_batch(model, source, request, good, bad)
         except ModelChanged:  # deleted or replaced since it was loaded
             registry.forget(model)
             model = await registry.get(model.record.id)
@@ -126,7 +119,7 @@ async def learn_from_source(
 
 
 def _answer(
-    model: Model, parsed: ParsedRows, source: str, batch: LearnedBatch, with_scores: bool
+    model: Model, parsed: ParsedRows, source: str, batch: sources.LearnedBatch, with_scores: bool
 ) -> Learned:
     """The answer to a batch, of which any number of rows may be accepted."""
     receipt = batch.receipt

@@ -15,17 +15,9 @@ from typing import BinaryIO
 import msgspec
 
 from dualstream.service.archive import format as f
-from dualstream.service.journal import make_journal, sqlite_path
+from dualstream.service.journal import make_journal, protocol, sqlite_path
 from dualstream.service.journal.archive_access import ArchiveJournal, Position
 from dualstream.service.journal.audit import AuditPosition
-from dualstream.service.journal.protocol import (
-    DEFAULT_LIMITS,
-    ModelChanged,
-    PendingRow,
-    Snapshot,
-    Trimmed,
-    UnknownModel,
-)
 
 PAGE = 100
 CHANGES_AT_ONCE = 1000
@@ -53,7 +45,7 @@ async def run_dump(url: str, model: str | None, file: BinaryIO, say: Say) -> Non
     path = sqlite_path(url)
     if path is not None and not Path(path).is_file():
         raise Refused(f"no file {path}; name the store with --store")
-    journal = make_journal(url, None, DEFAULT_LIMITS)
+    journal = make_journal(url, None, protocol.DEFAULT_LIMITS)
     try:
         await journal.open()
         await dump(journal, model, file, say)
@@ -72,7 +64,7 @@ async def dump(journal: ArchiveJournal, model: str | None, file: BinaryIO, say: 
         say(await _dump_model(journal, archive, identity, model))
     else:
         async for model_id in _models(journal):
-            with suppress(UnknownModel):  # deleted since it was listed
+            with suppress(protocol.UnknownModel):  # deleted since it was listed
                 say(await _dump_model(journal, archive, identity, model_id))
         await _dump_changes(journal, archive)
     archive.end()
@@ -91,7 +83,7 @@ async def _dump_model(
 ) -> str:
     for _ in range(ROUNDS):
         count = archive.count
-        with suppress(Trimmed, ModelChanged, _Moved):
+        with suppress(protocol.Trimmed, protocol.ModelChanged, _Moved):
             position = await _dump_position(journal, archive, identity, model)
             return f"{model}: dumped up to seq {position.record.seq:,}"
         if archive.count > count:
@@ -113,7 +105,7 @@ async def _dump_position(
             pages.add(page)
         position = await journal.position(model)
         if position.record.incarnation != before.incarnation:
-            raise ModelChanged(model)
+            raise protocol.ModelChanged(model)
         labelled = await _labelled(journal, pages, before.seq, position)
         await _dump_log(journal, archive, identity, position)
         for page in pages:
@@ -151,7 +143,7 @@ class _RowPages:
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile(ROWS_IN_MEMORY)
-        self._decode = msgspec.msgpack.Decoder(list[PendingRow]).decode
+        self._decode = msgspec.msgpack.Decoder(list[protocol.PendingRow]).decode
 
     def __enter__(self) -> "_RowPages":
         return self
@@ -159,12 +151,12 @@ class _RowPages:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, page: Sequence[PendingRow]) -> None:
+    def add(self, page: Sequence[protocol.PendingRow]) -> None:
         if page:
             data = msgspec.msgpack.encode(page)
             self._file.write(len(data).to_bytes(8, "little") + data)
 
-    def __iter__(self) -> Iterator[list[PendingRow]]:
+    def __iter__(self) -> Iterator[list[protocol.PendingRow]]:
         self._file.seek(0)
         while size := self._file.read(8):
             yield self._decode(self._file.read(int.from_bytes(size, "little")))
@@ -206,7 +198,7 @@ async def _dump_entries(
         raise _Moved
 
 
-async def _snapshots(journal: ArchiveJournal, position: Position) -> list[Snapshot]:
+async def _snapshots(journal: ArchiveJournal, position: Position) -> list[protocol.Snapshot]:
     """Snapshots from which the position's entries continue, oldest first."""
     record, trimmed, _ = position
     kept = []

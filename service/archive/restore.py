@@ -9,25 +9,16 @@ from typing import BinaryIO
 
 from dualstream.service.archive import format as f
 from dualstream.service.archive.dump import Refused, Say
-from dualstream.service.journal import make_journal
+from dualstream.service.journal import make_journal, protocol
 from dualstream.service.journal.archive_access import ArchiveJournal, KeptKey, Staged
 from dualstream.service.journal.audit import Audited
-from dualstream.service.journal.protocol import (
-    Conflict,
-    Entry,
-    JournalError,
-    Limits,
-    ModelChanged,
-    PendingRow,
-    Snapshot,
-    UnknownModel,
-    Version,
-)
 from dualstream.service.journal.state_copies import CopyUse
 from dualstream.service.settings import MAX_AUDIT_DAYS
 from dualstream.wire.schemas import MODEL_ID
 
-LIMITS = Limits(max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MAX_AUDIT_DAYS * 86400)
+LIMITS = protocol.Limits(
+    max_versions=1 << 31, key_ttl_s=400 * 86400, audit_s=MAX_AUDIT_DAYS * 86400
+)
 """Highest limits that a server of the store can have, so that a restore drops nothing."""
 
 
@@ -73,9 +64,9 @@ async def restore(journal: ArchiveJournal, is_store: bool, file: BinaryIO, say: 
             await restoring.show(say)
     except BaseException as error:
         if restoring is not None:
-            with suppress(JournalError):
+            with suppress(protocol.JournalError):
                 await restoring.discard()
-        if isinstance(error, ModelChanged):
+        if isinstance(error, protocol.ModelChanged):
             raise Refused(f"{error}, by another process during the restore") from error
         raise
 
@@ -97,7 +88,7 @@ async def _begin(journal: ArchiveJournal, section: f.Section, is_store: bool) ->
         raise f.DamagedArchive(f"{section}: {record.id!r} is not a model id")
     try:
         there = await journal.get(record.id)
-    except UnknownModel:
+    except protocol.UnknownModel:
         await _check_identity(journal, model.identity)
         staged = await journal.stage(record, model.trimmed, model.cursors)
         return _Model(journal, model, staged)
@@ -135,20 +126,22 @@ class _Model:
         elif section.kind == f.USES:
             self._uses = {use.seq: use for use in section.rows(CopyUse)}
         elif section.kind == f.ENTRIES:
-            entries = section.rows(Entry)
+            entries = section.rows(protocol.Entry)
             named = [self._uses[entry.seq] for entry in entries if entry.seq in self._uses]
             await journal.stage_entries(staged, entries, named)
         elif section.kind == f.VERSIONS:
-            for version in section.rows(Version):
+            for version in section.rows(protocol.Version):
                 await journal.version_put(*staged, version)
         elif section.kind == f.SNAPSHOTS:
-            for one in section.rows(Snapshot):
-                with suppress(Conflict):  # the log does not continue from it, so it is of no use
+            for one in section.rows(protocol.Snapshot):
+                with suppress(
+                    protocol.Conflict
+                ):  # the log does not continue from it, so it is of no use
                     await journal.snapshot_put(*staged, one.seq, one.chain, one.data)
         elif section.kind == f.KEYS:
             await journal.stage_keys(staged, section.rows(KeptKey))
         elif section.kind == f.ROWS:
-            await journal.stage_rows(staged, section.rows(PendingRow))
+            await journal.stage_rows(staged, section.rows(protocol.PendingRow))
 
     async def show(self, say: Say) -> None:
         """Make the model visible, and set the store's identity. Raises Refused."""

@@ -18,13 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from dualstream import __version__
-from dualstream.service.cli.common import (
-    WRONG,
-    discard_output,
-    fail,
-    open_standard_files,
-    say_error,
-)
+from dualstream.service.cli import common
 from dualstream.wire.printable import ESCAPES
 
 # Name, module, first paragraph of the help; in the order of the help and of docs/reference/cli.md.
@@ -81,7 +75,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
-        open_standard_files()
+        common.open_standard_files()
         if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
             # Without a buffer nothing is left to write when Python exits, which would change the
             # exit code if the disk is full.
@@ -107,11 +101,11 @@ class _Commands(TyperGroup):
         except OSError as wrong:
             if wrong.errno not in _OF_OUTPUT:
                 raise
-            discard_output()
+            common.discard_output()
             if wrong.errno == errno.EPIPE:
                 sys.exit(0)
-            say_error(f"the output cannot be written: {wrong.strerror}")
-            sys.exit(WRONG)
+            common.say_error(f"the output cannot be written: {wrong.strerror}")
+            sys.exit(common.WRONG)
 
 
 _PORT, _LINK = "DUALSTREAM_PORT", re.compile(r"(tcp|udp|sctp)://\S+")
@@ -161,7 +155,7 @@ def is_installed(package: str) -> bool:
 
 def server_is_missing() -> None:
     """Replacement of a command that needs the server's dependencies."""
-    fail("the server is not installed: pip install 'dualstream[server]'")
+    common.fail("the server is not installed: pip install 'dualstream[server]'")
 
 
 MISSING = () if all(map(is_installed, SERVER_PACKAGES)) else SERVER_MODULES

@@ -11,17 +11,8 @@ import typer
 
 from dualstream.client import BadInput, Client, ClientError, Refused, Unreachable
 from dualstream.client.calls import API_KEY_NAME
+from dualstream.service.cli import common
 from dualstream.service.cli.commands import app
-from dualstream.service.cli.common import (
-    INTERRUPTED,
-    REFUSED,
-    UNREACHABLE,
-    WRONG,
-    fail,
-    note,
-    print_json,
-    say_error,
-)
 
 ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"
@@ -114,7 +105,7 @@ def on_retry(url: str) -> Callable[[str, float], None]:
     def say_once(reason: str, left_s: float) -> None:
         if not said:
             said.append(reason)
-            note(f"{url}: {reason}; trying again for {left_s:.0f} s", "yellow")
+            common.note(f"{url}: {reason}; trying again for {left_s:.0f} s", "yellow")
 
     return say_once
 
@@ -125,19 +116,21 @@ def ending(as_json: bool = False) -> Iterator[None]:
     try:
         yield
     except (BadInput, httpx.InvalidURL) as wrong:
-        fail(str(wrong), WRONG)
+        common.fail(str(wrong), common.WRONG)
     except Refused as refused:
         if as_json:
-            print_json(refused.problem)
+            common.print_json(refused.problem)
         hint = f"; give it with --api-key or {API_KEY_NAME}" if refused.status == 401 else ""
-        say_error(f"{refused.detail.partition(': send ')[0] if hint else refused.detail}{hint}")
+        common.say_error(
+            f"{refused.detail.partition(': send ')[0] if hint else refused.detail}{hint}"
+        )
         if refused.kind == "invalid-rows":
             show_errors(refused.errors)
-        raise typer.Exit(REFUSED) from None
+        raise typer.Exit(common.REFUSED) from None
     except Unreachable as unreachable:
-        fail(str(unreachable), UNREACHABLE)
+        common.fail(str(unreachable), common.UNREACHABLE)
     except KeyboardInterrupt:
-        fail("interrupted", INTERRUPTED)
+        common.fail("interrupted", common.INTERRUPTED)
 
 
 def show_errors(errors: Any, of: str = "") -> None:
@@ -145,4 +138,4 @@ def show_errors(errors: Any, of: str = "") -> None:
     for error in (errors or ())[:ERRORS_SHOWN]:
         location = f"line {error['line']}" if "line" in error else f"row {error['index']}"
         where = f"{error['pointer']}: " if error.get("pointer") else ""
-        say_error(f"  {of}{location}: {where}{error['reason']}")
+        common.say_error(f"  {of}{location}: {where}{error['reason']}")

@@ -9,17 +9,9 @@ import typer
 
 from dualstream.client import FORMATS, BadInput, RowFile
 from dualstream.client.resumable_files import STANDARD_INPUT
+from dualstream.service.cli import connection
 from dualstream.service.cli.commands import app
 from dualstream.service.cli.common import JSON, Table, errors, note, print_json
-from dualstream.service.cli.connection import (
-    URL,
-    ApiKey,
-    Patience,
-    Url,
-    complete_model,
-    connected,
-    ending,
-)
 from dualstream.service.cli.rows import Format, row_files
 from dualstream.wire.printable import printable_json
 
@@ -45,12 +37,14 @@ def infer(
     create: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Create this model on the server.", autocompletion=complete_model
+            metavar="MODEL",
+            help="Create this model on the server.",
+            autocompletion=connection.complete_model,
         ),
     ] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = 5.0,
+    url: connection.Url = connection.URL,
+    api_key: connection.ApiKey = None,
+    patience: connection.Patience = 5.0,
     as_json: JSON = False,
 ) -> None:
     """Propose the specification of a file: label, task and the type of each column.
@@ -67,7 +61,7 @@ def infer(
     from dualstream.service.features.infer.propose import propose
     from dualstream.service.features.infer.sample import read_sample
 
-    with ending(as_json):
+    with connection.ending(as_json):
         if task is not None and task not in TASKS:
             raise BadInput(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
         row_file = _file(file, form)
@@ -83,7 +77,7 @@ def infer(
         for warning in proposal.warnings:
             note(f"warning: {warning}")
     if create is not None:
-        with connected(url, api_key, patience, as_json) as client:
+        with connection.connected(url, api_key, patience, as_json) as client:
             made = client.create(create, proposal.spec)
         learn = _learn(create, row_file)
         note(f"{made.id} is created, seq {made.seq:,}; learn the file with:\n{learn}")

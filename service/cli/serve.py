@@ -7,19 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dualstream.service.cli import common
 from dualstream.service.cli.commands import app
-from dualstream.service.cli.common import (
-    ENDED,
-    JSON,
-    Table,
-    announce,
-    console,
-    errors,
-    fail,
-    note,
-    print_json,
-    report,
-)
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.observability import logs
 from dualstream.service.server.stop_signals import ignore_user_signals
@@ -57,7 +46,7 @@ def _settings_of(context: typer.Context, flags: dict[str, Any]) -> Settings:
     try:
         check_variables()
     except UnknownSettings as unknown:
-        fail(str(unknown))
+        common.fail(str(unknown))
     # Typer takes an empty variable for an absent one. `Settings` does not: no API keys is
     # another setting than an empty list of them.
     sources = {name: context.get_parameter_source(name) for name in flags}
@@ -82,17 +71,17 @@ def serve(context: typer.Context, **flags: Any) -> None:
     ignore_user_signals()
     from dualstream.service.server import compile_kernels as kernels
 
-    with kernels.notice_of_compilation(lambda line: note(line, "dim")):
+    with kernels.notice_of_compilation(lambda line: common.note(line, "dim")):
         from dualstream.service.server.serve import serve as run_alone
         from dualstream.service.server.workers import WorkersKeepEnding, serve_by_workers
 
     run = run_alone if settings.workers == 1 else serve_by_workers
     try:
-        run(settings, announce)
+        run(settings, common.announce)
     except WorkersKeepEnding as ended:
-        fail(str(ended), ENDED)
+        common.fail(str(ended), common.ENDED)
     except (UnsafeBinding, ValueError, OSError) as refused:
-        fail(str(refused))
+        common.fail(str(refused))
 
 
 def config(context: typer.Context, as_json: bool = False, **flags: Any) -> None:
@@ -113,12 +102,12 @@ def config(context: typer.Context, as_json: bool = False, **flags: Any) -> None:
         }
         for name, value in settings
     ]
-    table = Table(box=None, pad_edge=False)
+    table = common.Table(box=None, pad_edge=False)
     for column in ("setting", "value", "source"):
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row.values(), style=None if row["source"] != "default" else "dim")
-    report(as_json, rows, table)
+    common.report(as_json, rows, table)
 
 
 def _source_of(context: typer.Context, settings: Settings, name: str) -> str:
@@ -132,7 +121,7 @@ def _source_of(context: typer.Context, settings: Settings, name: str) -> str:
     return variable if variable in os.environ else "default"  # noqa: TID251
 
 
-_as_json = inspect.Parameter("as_json", _KEYWORD, default=False, annotation=JSON)
+_as_json = inspect.Parameter("as_json", _KEYWORD, default=False, annotation=common.JSON)
 serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
 config.__signature__ = inspect.Signature([*_flags(), _as_json])  # type: ignore[attr-defined]
 app.command()(serve)
@@ -148,7 +137,7 @@ def demo(
             help="Slow down and keep the server running until Ctrl-C, to watch the dashboard.",
         ),
     ] = False,
-    as_json: JSON = False,
+    as_json: common.JSON = False,
 ) -> None:
     """Stream the Adult data set through a temporary server and compare with two baselines.
 
@@ -158,5 +147,5 @@ def demo(
     """
     from dualstream.service.cli.demo.run import WATCHED_ROWS_PER_S, run_demo
 
-    said, tell = (errors, print_json) if as_json else (console, None)
+    said, tell = (common.errors, common.print_json) if as_json else (common.console, None)
     raise typer.Exit(run_demo(said, tell, stay, WATCHED_ROWS_PER_S if stay else math.inf))

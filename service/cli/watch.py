@@ -10,18 +10,9 @@ import typer
 from rich.live import Live
 
 from dualstream.client import AsyncClient, BadInput, Event, Unreachable
+from dualstream.service.cli import connection
 from dualstream.service.cli.commands import app
 from dualstream.service.cli.common import JSON, Table, console, print_json
-from dualstream.service.cli.connection import (
-    PATIENCE_S,
-    URL,
-    ApiKey,
-    Patience,
-    Url,
-    complete_model,
-    ending,
-    on_retry,
-)
 
 PAUSE_S = 0.5
 
@@ -59,16 +50,18 @@ class _Watched:
 def watch(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids of models; default: all.", autocompletion=complete_model),
+        typer.Argument(
+            help="Ids of models; default: all.", autocompletion=connection.complete_model
+        ),
     ] = None,
     every_ms: Annotated[
         int,
         typer.Option(min=100, max=60_000, help="Minimum time in ms between two events of a model."),
     ] = 500,
     count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events.")] = None,
-    url: Url = URL,
-    api_key: ApiKey = None,
-    patience: Patience = PATIENCE_S,
+    url: connection.Url = connection.URL,
+    api_key: connection.ApiKey = None,
+    patience: connection.Patience = connection.PATIENCE_S,
     as_json: JSON = False,
 ) -> None:
     """Show a live table of models while they learn, until Ctrl-C.
@@ -80,7 +73,7 @@ def watch(
         dualstream watch clicks spam
         dualstream watch clicks --json --count 10
     """
-    with ending(as_json):
+    with connection.ending(as_json):
         asyncio.run(_watch(models or [], every_ms, count, url, api_key, patience, as_json))
 
 
@@ -94,7 +87,7 @@ async def _watch(
     is_json: bool,
 ) -> None:
     async with AsyncClient(
-        url, api_key=api_key, patience_s=patience_s, on_retry=on_retry(url)
+        url, api_key=api_key, patience_s=patience_s, on_retry=connection.on_retry(url)
     ) as client:
         models = models or [model.id for model in await client.models()]
         if not models:

@@ -12,26 +12,14 @@ from urllib.parse import quote
 import numpy as np
 from msgspec import UNSET
 
+from dualstream.service.codecs import table_columns
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.record_reader import Reader, parse_records, parse_slowly
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
-from dualstream.service.codecs.table_columns import (
-    RESERVED,
-    TableColumns,
-    columns_of,
-    with_warnings,
-)
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers.rows import hashing
-from dualstream.solvers.rows.text.csv import (
-    FEATURE,
-    LABEL,
-    NOTHING,
-    WEIGHT,
-    byte_kinds,
-    read_records,
-)
+from dualstream.solvers.rows.text import csv
 from dualstream.solvers.rows.text.tokens import LONGEST_NAME, POWERS_OF_TEN
 from dualstream.wire.chunking.csv_records import delimiter_of, doubt_of_delimiter, quoted_end
 from dualstream.wire.problem_json import Problem, quoted
@@ -53,7 +41,7 @@ def parse_csv(
     is_unusual = reader.has_long_names or reader.decimal == ","
     is_slow = labelled and reader.columns.id is not None or is_unusual
     parsed = parse_slowly(reader) if is_slow else parse_records(reader)
-    return with_warnings(schema, parsed, reader.columns.names)
+    return table_columns.with_warnings(schema, parsed, reader.columns.names)
 
 
 class RecordReader(Reader):
@@ -69,7 +57,7 @@ class RecordReader(Reader):
             self.blanks = b" \r"  # a line of tabs is a record
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
-        self.columns = columns_of(schema, self._names(header), labelled)
+        self.columns = table_columns.columns_of(schema, self._names(header), labelled)
         # In a single column a line without text is a record whose value is missing.
         self.skips_blank = len(self.columns.names) > 1
 
@@ -163,8 +151,8 @@ class RecordReader(Reader):
 
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(
-            read_records(
-                text, ascii_only, self.delimiter[0], byte_kinds(self.delimiter[0]),
+            csv.read_records(
+                text, ascii_only, self.delimiter[0], csv.byte_kinds(self.delimiter[0]),
                 a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
                 *self._header_arrays,
                 a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices,
@@ -189,17 +177,17 @@ def check_delimiter(body: bytes) -> None:
 
 
 def _pointer(name: str) -> str:
-    role = RESERVED.get(name)
+    role = table_columns.RESERVED.get(name)
     return f"/{role}" if role else f"/x/{pointer_step(name[:50])}"
 
 
 def _header_arrays(
-    schema: RowSchema, columns: TableColumns
+    schema: RowSchema, columns: table_columns.TableColumns
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Arguments of `read_records`: kinds and feature indices of columns, ends and names."""
-    kinds = np.full(len(columns.names), NOTHING, np.int32)
-    kinds[columns.features] = FEATURE
-    for column, kind in ((columns.y, LABEL), (columns.weight, WEIGHT)):
+    kinds = np.full(len(columns.names), csv.NOTHING, np.int32)
+    kinds[columns.features] = csv.FEATURE
+    for column, kind in ((columns.y, csv.LABEL), (columns.weight, csv.WEIGHT)):
         if column is not None:
             kinds[column] = kind
     indices = np.zeros(len(kinds), np.int32)

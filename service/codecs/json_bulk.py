@@ -13,15 +13,7 @@ from dualstream.service.codecs.json_exact import plain_label, plain_sample
 from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
-from dualstream.solvers.rows.text.json import (
-    COMMA,
-    STOPPED,
-    WEIGHT as WEIGHT_COLUMN,
-    X as X_COLUMN,
-    Y as Y_COLUMN,
-    read_column,
-    read_samples,
-)
+from dualstream.solvers.rows.text import json
 from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 from dualstream.wire.problem_json import RowError
 
@@ -34,7 +26,7 @@ _NEXT = re.compile(_S + rb"([,\]}])")
 _END = re.compile(_S)
 # Strings and brackets of JSON. An unclosed string extends to the end of the text.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
-_FIELDS = {b"x": X_COLUMN, b"y": Y_COLUMN, b"weight": WEIGHT_COLUMN}
+_FIELDS = {b"x": json.X, b"y": json.Y, b"weight": json.WEIGHT}
 # Up to 8 rows, plus 1 in 8 of the parsed ones, may be decoded on their own; else fall back.
 _FREE_ROWS, _ONE_IN = 8, 8
 _MAX_DEPTH, _MAX_BYTES = 16, 64 * 1024
@@ -152,7 +144,7 @@ class SampleList(_Rows):
 
     def _read(self) -> ParsedRows:
         errors: list[RowError] = []
-        while self._kernel() == STOPPED:
+        while self._kernel() == json.STOPPED:
             index = int(self._arrays.at[2])
             start, end = self._value()
             builder = self._one(self._body[start:end], index, errors)
@@ -183,8 +175,8 @@ class SampleList(_Rows):
 
     def _kernel(self) -> int:
         a = self._arrays
-        return read_samples(
-            self._text, self._ascii_only, COMMA, a.dim, a.label_kind, a.collects_names,
+        return json.read_samples(
+            self._text, self._ascii_only, json.COMMA, a.dim, a.label_kind, a.collects_names,
             POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
             a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
@@ -223,7 +215,7 @@ class _Columns(_Rows):
         return parsed
 
     def _read_column(self, name: bytes) -> None:
-        while self._kernel(_FIELDS[name]) == STOPPED:
+        while self._kernel(_FIELDS[name]) == json.STOPPED:
             if name == b"x":
                 if self._add_features() == b"]":
                     break
@@ -255,7 +247,7 @@ class _Columns(_Rows):
 
     def _kernel(self, field: int) -> int:
         a = self._arrays
-        return read_column(
+        return json.read_column(
             self._text, self._ascii_only, field, a.dim, a.label_kind, a.collects_names,
             POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.spare, a.held,

@@ -2,15 +2,10 @@
 
 from collections.abc import Callable
 
+from dualstream.service.codecs import flat_rows
 from dualstream.service.codecs.arrow import parse_arrow
 from dualstream.service.codecs.csv import parse_csv
 from dualstream.service.codecs.flat_arrow import parse_flat_arrow
-from dualstream.service.codecs.flat_rows import (
-    parse_flat_csv,
-    parse_flat_json,
-    parse_flat_ndjson,
-    refuse_other_format,
-)
 from dualstream.service.codecs.json_bulk import parse_quickly
 from dualstream.service.codecs.json_exact import parse_exactly
 from dualstream.service.codecs.libsvm import parse_libsvm
@@ -27,7 +22,7 @@ from dualstream.wire.problem_json import Problem, quoted
 def parse_json(schema: RowSchema, body: bytes, labelled: bool, waiting: bool = False) -> ParsedRows:
     """As `parse_exactly`, faster for bodies of many rows; flat rows if the model has `columns`."""
     if schema.columns is not None:
-        return parse_flat_json(schema, body, labelled, waiting)
+        return flat_rows.parse_flat_json(schema, body, labelled, waiting)
     if len(body) >= FEW_BYTES and not waiting:
         parsed = parse_quickly(schema, body, labelled)
         if parsed is not None:
@@ -49,10 +44,10 @@ PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows
 
 FLAT_PARSERS: dict[str, Callable[[RowSchema, bytes, bool, dict[str, str]], ParsedRows]] = {
     "application/json": PARSERS["application/json"],
-    "application/x-ndjson": lambda schema, body, labelled, _: parse_flat_ndjson(
+    "application/x-ndjson": lambda schema, body, labelled, _: flat_rows.parse_flat_ndjson(
         schema, body, labelled
     ),
-    "text/csv": parse_flat_csv,
+    "text/csv": flat_rows.parse_flat_csv,
     "application/vnd.apache.arrow.stream": lambda schema, body, labelled, _: parse_flat_arrow(
         schema, body, labelled
     ),
@@ -91,7 +86,7 @@ def _parse(
 ) -> ParsedRows:
     parser = PARSERS.get(kind) if schema.columns is None else FLAT_PARSERS.get(kind)
     if parser is None and kind in PARSERS:
-        raise refuse_other_format(kind)
+        raise flat_rows.refuse_other_format(kind)
     if parser is None:
         accepted = ", ".join(PARSERS)
         raise Problem(

@@ -7,16 +7,8 @@ import numpy as np
 from dualstream.service.codecs.parsed_rows import ListedRows, ParsedRows, with_names_by_index
 from dualstream.service.codecs.row_schema import MAX_NAMES, RowSchema
 from dualstream.solvers import Batch
+from dualstream.solvers.rows.text import tokens
 from dualstream.solvers.rows.text.name_cache import MEMO_NUMBERS
-from dualstream.solvers.rows.text.tokens import (
-    LABELS,
-    LONGEST_NAME,
-    NO_LABELS,
-    NUMBERS,
-    PLACES,
-    label_slot,
-    slot_of,
-)
 from dualstream.wire.problem_json import RowError
 
 # Labels of more bytes are not cached.
@@ -38,21 +30,21 @@ class RowArrays:
         self._schema = schema
         self.labelled = labelled
         self.dim = -schema.dim if schema.is_hashed else schema.dim
-        self.label_kind = NO_LABELS
+        self.label_kind = tokens.NO_LABELS
         if labelled:
-            self.label_kind = NUMBERS if schema.task == "regression" else PLACES
+            self.label_kind = tokens.NUMBERS if schema.task == "regression" else tokens.PLACES
         self.indptr = np.empty(rows + 1, np.int64)
         self.indptr[0] = 0
         self.indices, self.values = np.empty(entries, np.int32), np.empty(entries)
         self.labels, self.weights = np.empty(rows), np.empty(rows)
         self.row_indices = np.empty(rows, np.int64)
         self.spare, self.held = np.empty(entries, np.int32), np.empty(entries)
-        self.buffer = np.empty(3 * LONGEST_NAME + 2, np.uint8)
+        self.buffer = np.empty(3 * tokens.LONGEST_NAME + 2, np.uint8)
         self.counts = np.zeros(4, np.int64)
         self.at = np.zeros(4, np.int64)
         self.memo = np.zeros(MEMO_NUMBERS, np.int64)
         self._init_names(min(entries, MAX_NAMES), text)
-        self._init_labels(min(rows, LABELS))
+        self._init_labels(min(rows, tokens.LABELS))
 
     def _init_names(self, limit: int, text: int) -> None:
         self.journalled = self._schema.journalled_indices
@@ -73,7 +65,7 @@ class RowArrays:
         # Distinct labels in order of arrival; and the number of the label for each written form.
         self._kinds: dict[float | str, int] = {}
         self._kind_of_written: list[int] = []
-        if self.label_kind != PLACES:
+        if self.label_kind != tokens.PLACES:
             limit = 0
         self.label_slots = np.full(1 << max(1, (2 * limit).bit_length()), -1, np.int32)
         self.label_ends = np.zeros(limit + 1, np.int64)
@@ -92,7 +84,7 @@ class RowArrays:
         row = self.count
         self.weights[row], self.row_indices[row] = one.weights[0], index
         label = one.labels[0]
-        if self.label_kind == PLACES:
+        if self.label_kind == tokens.PLACES:
             self.labels[row] = self.kind_of(label)
             self._cache_label(text, self._kinds[label])
         else:
@@ -134,7 +126,7 @@ class RowArrays:
 
     def _add_names(self, names: list[tuple[int, str]]) -> None:
         for index, name in names:
-            slot = slot_of(self.seen, index)
+            slot = tokens.slot_of(self.seen, index)
             if not self.seen[slot] and len(self._new_names) < len(self.name_indices):
                 self.seen[slot] = ~index
                 self._new_names.append((index, name))
@@ -161,7 +153,7 @@ class RowArrays:
         nnz = int(self.indptr[n])
         labels: np.ndarray = self.labels[:n]
         classes: tuple[str, ...] = ()
-        if self.label_kind == PLACES and n:
+        if self.label_kind == tokens.PLACES and n:
             labels, classes = self._resolved(labels.astype(np.int64))
         batch = Batch(
             self.indptr[: n + 1],
@@ -201,7 +193,9 @@ class RowArrays:
         is_full = count == len(self.label_ends) - 1 or last > len(self.label_text)
         if start == end or end - start > _LONGEST_LABEL or is_full:
             return
-        slot = label_slot(text, start, end, self.label_slots, self.label_ends, self.label_text)
+        slot = tokens.label_slot(
+            text, start, end, self.label_slots, self.label_ends, self.label_text
+        )
         self.label_text[first:last] = text[start:end]
         self.label_ends[count + 1] = last
         self.label_slots[slot] = count

@@ -11,15 +11,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from dualstream.service.journal.protocol import (
-    Head,
-    Journal,
-    JournalError,
-    JournalUnavailable,
-    ModelChanged,
-    Revision,
-    UnknownModel,
-)
+from dualstream.service.journal import protocol
 from dualstream.service.journal.record import RecordError
 
 if TYPE_CHECKING:
@@ -43,7 +35,7 @@ POLL_SHARE = 0.1
 class Follower:
     """Keeps the models in memory up to date with the store."""
 
-    def __init__(self, registry: "ModelRegistry", journal: Journal) -> None:
+    def __init__(self, registry: "ModelRegistry", journal: protocol.Journal) -> None:
         self._registry = registry
         self._journal = journal
         self._pulls: dict[Model, asyncio.Task[None]] = {}
@@ -93,7 +85,7 @@ class Follower:
     def _log_once(self, error: Exception) -> None:
         """Log an error once until it changes."""
         if str(error) != self._trouble:
-            trace = None if isinstance(error, JournalError) else error
+            trace = None if isinstance(error, protocol.JournalError) else error
             log.warning("cannot follow the store: %s", error, exc_info=trace)
         self._trouble = str(error)
 
@@ -114,7 +106,7 @@ class Follower:
                 model.lag.fresh_at = max(model.lag.fresh_at, requested_at)
             else:
                 models.append(model)
-        trouble: JournalUnavailable | None = None
+        trouble: protocol.JournalUnavailable | None = None
         for at in range(0, len(models), HEADS_PER_QUERY):
             trouble = (
                 await self._check_batch(models[at : at + HEADS_PER_QUERY], revision) or trouble
@@ -123,8 +115,8 @@ class Follower:
             raise trouble
 
     async def _check_batch(
-        self, some: "list[Model]", revision: Revision | None
-    ) -> JournalUnavailable | None:
+        self, some: "list[Model]", revision: protocol.Revision | None
+    ) -> protocol.JournalUnavailable | None:
         """Compare some models with their heads. Returns why some heads could not be read.
 
         Raises JournalUnavailable.
@@ -132,9 +124,9 @@ class Follower:
         models = [(model, model.replica.seq) for model in some if self._is_current(model)]
         requested_at = time.monotonic()
         heads = await self._journal.heads([model.record.id for model, _ in models])
-        trouble: JournalUnavailable | None = None
+        trouble: protocol.JournalUnavailable | None = None
         for (model, seq_before), head in zip(models, heads, strict=True):
-            if isinstance(head, JournalUnavailable):
+            if isinstance(head, protocol.JournalUnavailable):
                 trouble = head
                 continue
             if head is None or head.incarnation != model.replica.incarnation:
@@ -178,7 +170,7 @@ class Follower:
                 await asyncio.sleep(PAUSE_S)
                 seq = model.lag.head()
                 await model.refresh(seq)
-        except (ModelChanged, UnknownModel, JournalUnavailable):
+        except (protocol.ModelChanged, protocol.UnknownModel, protocol.JournalUnavailable):
             pass  # the model is dropped, or the next poll tries again and logs the error
         except RecordError:
             pass  # the model is set aside, which is logged
@@ -186,7 +178,7 @@ class Follower:
             log.exception("model %r: cannot apply new records of its journal", model.record.id)
 
 
-def _may_be_forked(model: "Model", seq_before: int, head: Head) -> bool:
+def _may_be_forked(model: "Model", seq_before: int, head: protocol.Head) -> bool:
     """Is the head behind the replica, or different at the same seq?
 
     `seq_before` is the seq of the replica before the head was read.

@@ -9,14 +9,7 @@ import logging
 import time
 from contextlib import suppress
 
-from dualstream.service.journal.protocol import (
-    AwaitingLabels,
-    Journal,
-    JournalError,
-    JournalUnavailable,
-    ModelChanged,
-    OutcomeUnknown,
-)
+from dualstream.service.journal import protocol
 from dualstream.service.models.late_labels import learn_defaults
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.wire.problem_json import Problem
@@ -32,7 +25,7 @@ SWEEP_SHARE = 0.1
 class DefaultLabels:
     """Sweeps the waiting rows of all models of the store."""
 
-    def __init__(self, registry: ModelRegistry, journal: Journal) -> None:
+    def __init__(self, registry: ModelRegistry, journal: protocol.Journal) -> None:
         self._registry = registry
         self._journal = journal
         self._trouble: str | None = None
@@ -61,16 +54,16 @@ class DefaultLabels:
         for waiting in models:
             if waiting.is_due:
                 try:
-                    with suppress(ModelChanged):
+                    with suppress(protocol.ModelChanged):
                         await self._learn_overdue(waiting)
-                except (JournalUnavailable, OutcomeUnknown):
+                except (protocol.JournalUnavailable, protocol.OutcomeUnknown):
                     raise
                 except Exception as error:
                     trouble = trouble or error
         if trouble is not None:
             raise trouble
 
-    async def _learn_overdue(self, waiting: AwaitingLabels) -> None:
+    async def _learn_overdue(self, waiting: protocol.AwaitingLabels) -> None:
         seen: bytes | None = None
         while True:
             due = await self._journal.overdue(waiting.model, waiting.incarnation, BATCH_ROWS)
@@ -98,6 +91,6 @@ class DefaultLabels:
     def _log_once(self, error: Exception) -> None:
         """Log an error once until it changes."""
         if str(error) != self._trouble:
-            trace = None if isinstance(error, JournalError) else error
+            trace = None if isinstance(error, protocol.JournalError) else error
             log.warning("cannot learn default labels: %s", error, exc_info=trace)
         self._trouble = str(error)

@@ -11,15 +11,7 @@ from typing import NamedTuple
 
 from dualstream.service.codecs.row_schema import DEFAULT_LIMITS
 from dualstream.service.concurrency import background_task, run_long_in_thread
-from dualstream.service.journal.protocol import (
-    Journal,
-    JournalError,
-    JournalUnavailable,
-    ModelChanged,
-    ModelRecord,
-    OutcomeUnknown,
-    UnknownModel,
-)
+from dualstream.service.journal import protocol
 from dualstream.service.journal.record import RecordError
 from dualstream.service.models.cache import ModelCache, Pin
 from dualstream.service.models.compiled_specs import CompiledSpec, CompiledSpecs
@@ -85,7 +77,7 @@ class ModelRegistry:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: protocol.Journal,
         settings: Settings,
         counters: Counters,
         features: Features,
@@ -156,7 +148,7 @@ class ModelRegistry:
             raise Problem(503, "min-seq-not-reached", detail, retry_after_s=1)
         try:
             pulling.result()
-        except (ModelChanged, UnknownModel):
+        except (protocol.ModelChanged, protocol.UnknownModel):
             model = await self.get(model_id)
         if model.replica.seq < seq:
             detail = f"the journal of {model_id!r} ends at seq {model.replica.seq}, before {seq}"
@@ -180,11 +172,11 @@ class ModelRegistry:
         """Load a model into the cache. Runs in the task of its id in `_loads`."""
         try:
             record, replica, spec = await self._recovered_last(model_id)
-        except UnknownModel:
+        except protocol.UnknownModel:
             if self._is_loading_here(model_id):
                 self.forget_gone(model_id)
             raise unknown_model(model_id) from None
-        except JournalError:
+        except protocol.JournalError:
             raise
         except Exception as error:
             raise self.set_aside(model_id, error) from error
@@ -209,14 +201,16 @@ class ModelRegistry:
         """Is this task the load of the model that has the id now?"""
         return self._loads.get(model_id) is asyncio.current_task()
 
-    async def _recovered_last(self, model_id: str) -> tuple[ModelRecord, Replica, CompiledSpec]:
+    async def _recovered_last(
+        self, model_id: str
+    ) -> tuple[protocol.ModelRecord, Replica, CompiledSpec]:
         """As `_recovered`, of the last of the models that were created with this id."""
         for _ in range(MAX_RECREATIONS):
-            with suppress(ModelChanged):
+            with suppress(protocol.ModelChanged):
                 return await self._recovered(model_id)
         return await self._recovered(model_id)
 
-    async def _recovered(self, model_id: str) -> tuple[ModelRecord, Replica, CompiledSpec]:
+    async def _recovered(self, model_id: str) -> tuple[protocol.ModelRecord, Replica, CompiledSpec]:
         """The record of a model, a replica at the journal's end, and the specification."""
         deps = self.deps
         async with self._load_slots:
@@ -289,11 +283,11 @@ class ModelRegistry:
         Two live replicas would both miscount losses, so this one stops accepting requests.
         """
         record = model.record
-        if isinstance(error, JournalUnavailable | OutcomeUnknown):
+        if isinstance(error, protocol.JournalUnavailable | protocol.OutcomeUnknown):
             self.store_status.failed(error)
         if isinstance(error, RecordError):
             self.set_aside(record.id, error)
-        is_gone = isinstance(error, ModelChanged | UnknownModel)
+        is_gone = isinstance(error, protocol.ModelChanged | protocol.UnknownModel)
         is_invalid = model.replica.is_forked or isinstance(error, RecordError)
         if is_invalid or is_gone:
             self.forget(model)
@@ -301,7 +295,7 @@ class ModelRegistry:
             why = f"model {record.id!r} is being loaded again from its journal"
             model.committer.refuse(why, partial(self._on_late_append, record))
 
-    def _on_late_append(self, record: ModelRecord) -> None:
+    def _on_late_append(self, record: protocol.ModelRecord) -> None:
         """The successor of a forked replica may contradict its append: it must read the head."""
         successor = self.find(record.id)
         if successor is not None and successor.record.incarnation == record.incarnation:

@@ -5,14 +5,7 @@ import logging
 from collections.abc import Callable
 
 from dualstream.service.concurrency import drop_traceback
-from dualstream.service.journal.protocol import (
-    JournalError,
-    LogPosition,
-    MissingPosition,
-    ModelChanged,
-    ModelRecord,
-    UnknownModel,
-)
+from dualstream.service.journal import protocol
 from dualstream.service.models.deps import ModelDeps
 from dualstream.service.models.store_status import OtherIdentity
 from dualstream.service.replica.commit import Committer
@@ -36,7 +29,7 @@ class Snapshots:
     """Writes the snapshots of one model, one at a time."""
 
     def __init__(
-        self, deps: ModelDeps, record: ModelRecord, replica: Replica, committer: Committer
+        self, deps: ModelDeps, record: protocol.ModelRecord, replica: Replica, committer: Committer
     ) -> None:
         self._deps = deps
         self._record = record
@@ -127,12 +120,12 @@ class Snapshots:
             await self.write(captured)
         except OtherIdentity as error:
             drop_traceback(error)  # `verify` has logged it
-        except (UnknownModel, ModelChanged) as error:
+        except (protocol.UnknownModel, protocol.ModelChanged) as error:
             drop_traceback(error)  # the model was deleted or replaced
         except Exception as error:
             seq = self._replica.seq if captured is None else captured.seq
             # A traceback shows nothing about a store that is away.
-            trace = None if isinstance(error, JournalError) else error
+            trace = None if isinstance(error, protocol.JournalError) else error
             log.error(
                 "model %r: snapshot at seq %d failed: %s",
                 self._record.id,
@@ -140,9 +133,11 @@ class Snapshots:
                 str(error) or type(error).__name__,
                 exc_info=trace,
             )
-            if isinstance(error, MissingPosition):
+            if isinstance(error, protocol.MissingPosition):
                 assert captured is not None
-                await self._committer.check_position(LogPosition(captured.seq, captured.chain))
+                await self._committer.check_position(
+                    protocol.LogPosition(captured.seq, captured.chain)
+                )
         finally:
             self._task = None
             self._not_before = now() + (now() - began) / SNAPSHOT_SHARE

@@ -21,15 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker, make_shared
+from dualstream.service.server import serve
 from dualstream.service.server.app import create_app
-from dualstream.service.server.serve import (
-    check_certificate,
-    listen,
-    listening_line,
-    log_start,
-    make_server,
-    ready_line,
-)
 from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from dualstream.service.settings import Settings
 
@@ -60,10 +53,10 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     """
     if settings.adopt:
         raise ValueError("--adopt needs a single worker; start it without --workers")
-    check_certificate(settings)
+    serve.check_certificate(settings)
     create_app(settings)
-    with listen(settings) as listening:
-        say(listening_line(settings, *listening.getsockname()[:2]))
+    with serve.listen(settings) as listening:
+        say(serve.listening_line(settings, *listening.getsockname()[:2]))
         requested: list[int] = []
         handle_stop_signals(lambda number, _: requested.append(number))
         # Objects that exist now stay in memory that the workers share.
@@ -76,8 +69,8 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
                 pool.look()
                 if not is_announced and pool.durability is not None:
                     is_announced = True
-                    say(ready_line(settings, pool.durability, settings.workers))
-                    log_start(settings, pool.durability)
+                    say(serve.ready_line(settings, pool.durability, settings.workers))
+                    serve.log_start(settings, pool.durability)
         finally:
             if not requested:
                 requested.append(signal.SIGTERM)
@@ -225,7 +218,7 @@ class _WorkerPool:
             name="parent-watcher",
             daemon=True,
         ).start()
-        server = make_server(self._settings, metrics_dir, listens_when_ready)
+        server = serve.make_server(self._settings, metrics_dir, listens_when_ready)
         server.on_ready = sending.send
         with suppress(KeyboardInterrupt):
             server.run(sockets=[self._listening])

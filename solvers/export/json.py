@@ -10,19 +10,7 @@ import numpy as np
 
 from dualstream.solvers.export.refusals import refuse_nonlinear
 from dualstream.solvers.export.source import Source, json_list
-from dualstream.solvers.protocols.served_form import (
-    BalancedForm,
-    ClassMixture,
-    Form,
-    FourierForm,
-    Linear,
-    Mixture,
-    NormForm,
-    NystroemForm,
-    Part,
-    ScoreForm,
-    StageForm,
-)
+from dualstream.solvers.protocols import served_form
 
 
 def write(source: Source) -> bytes:
@@ -48,19 +36,21 @@ def write(source: Source) -> bytes:
     )
 
 
-def _form(form: Form, seen: list[np.ndarray]) -> dict[str, Any]:
+def _form(form: served_form.Form, seen: list[np.ndarray]) -> dict[str, Any]:
     """`seen` receives the indices of all features in the form."""
     stages = []
     is_mapped = False
     for stage in form.stages:
         stages.append(_stage(stage, seen))
-        is_mapped = is_mapped or isinstance(stage, FourierForm | NystroemForm)
+        is_mapped = is_mapped or isinstance(
+            stage, served_form.FourierForm | served_form.NystroemForm
+        )
     scores = [_score(score, [] if is_mapped else seen) for score in form.scores]
     return {"dim": form.dim, "stages": stages, "scores": scores}
 
 
-def _stage(stage: StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
-    if isinstance(stage, BalancedForm):
+def _stage(stage: served_form.StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
+    if isinstance(stage, served_form.BalancedForm):
         seen.append(stage.columns)
         fields = {
             "kind": "balanced",
@@ -80,9 +70,9 @@ def _stage(stage: StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
             low, high = stage.limits
             fields |= {"low": json_list(low), "high": json_list(high)}
         return fields
-    if isinstance(stage, FourierForm):
+    if isinstance(stage, served_form.FourierForm):
         return {"kind": "fourier", "nu": stage.nu.tolist(), "beta": stage.beta.tolist()}
-    if isinstance(stage, NystroemForm):
+    if isinstance(stage, served_form.NystroemForm):
         rows = stage.landmarks
         landmarks = [
             {
@@ -102,14 +92,14 @@ def _stage(stage: StageForm, seen: list[np.ndarray]) -> dict[str, Any]:
     return _norm(stage)
 
 
-def _norm(stage: NormForm) -> dict[str, Any]:
+def _norm(stage: served_form.NormForm) -> dict[str, Any]:
     if not stage.running:
         return {"kind": "row_norm"}
     return {"kind": "running_norm", "rows": stage.rows, "squares": stage.squares}
 
 
-def _score(score: ScoreForm, seen: list[np.ndarray]) -> dict[str, Any]:
-    if isinstance(score, Linear):
+def _score(score: served_form.ScoreForm, seen: list[np.ndarray]) -> dict[str, Any]:
+    if isinstance(score, served_form.Linear):
         seen.append(score.places)
         return {
             "kind": "linear",
@@ -117,9 +107,9 @@ def _score(score: ScoreForm, seen: list[np.ndarray]) -> dict[str, Any]:
             "weights": json_list(score.weights),
             "intercept": score.intercept,
         }
-    assert isinstance(score, Mixture), "others are refused"
+    assert isinstance(score, served_form.Mixture), "others are refused"
     parts = [_part(part, seen) for part in score.parts]
-    if isinstance(score, ClassMixture):
+    if isinstance(score, served_form.ClassMixture):
         return {
             "kind": "class_mixture",
             "largest_score": score.largest_score,
@@ -135,6 +125,6 @@ def _score(score: ScoreForm, seen: list[np.ndarray]) -> dict[str, Any]:
     }
 
 
-def _part(part: Part, seen: list[np.ndarray]) -> dict[str, Any]:
+def _part(part: served_form.Part, seen: list[np.ndarray]) -> dict[str, Any]:
     form = None if part.form is None else _form(part.form, seen)
     return {"name": part.name, "share": part.share, "a": part.a, "b": part.b, "form": form}

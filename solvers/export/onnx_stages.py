@@ -5,13 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dualstream.solvers.export.onnx_graph_builder import Graph
-from dualstream.solvers.protocols.served_form import (
-    BalancedForm,
-    FourierForm,
-    NormForm,
-    NystroemForm,
-    StageForm,
-)
+from dualstream.solvers.protocols import served_form
 from dualstream.solvers.rows.scalar import FIRST_DENSE_ROW, TINY
 
 _ROUNDING = 1e-30
@@ -19,21 +13,21 @@ _LARGEST = float(np.finfo(np.float64).max)
 
 
 def behind(
-    graph: Graph, stage: StageForm, rows: str, columns: np.ndarray
+    graph: Graph, stage: served_form.StageForm, rows: str, columns: np.ndarray
 ) -> tuple[str, np.ndarray]:
     """Rows behind a stage, and the increasing indices of their features."""
-    if isinstance(stage, BalancedForm):
+    if isinstance(stage, served_form.BalancedForm):
         return balanced(graph, stage, rows, columns), columns
-    if isinstance(stage, NormForm):
+    if isinstance(stage, served_form.NormForm):
         return _normed(graph, stage, rows), columns
-    if isinstance(stage, FourierForm):
+    if isinstance(stage, served_form.FourierForm):
         d = len(stage.beta)
         angles = graph.node("Add", graph.node("MatMul", rows, stage.nu), stage.beta)
         return graph.node("Mul", graph.node("Cos", angles), np.sqrt(2.0 / d)), np.arange(d)
     return _nystroem(graph, stage, rows), np.arange(len(stage.factor))
 
 
-def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.ndarray:
+def _spread(values: np.ndarray, stage: served_form.BalancedForm, columns: np.ndarray) -> np.ndarray:
     """Values of a stage's columns at these columns; 0 for columns that the stage has not seen."""
     out = np.zeros(len(columns))
     if len(stage.columns):
@@ -43,7 +37,7 @@ def _spread(values: np.ndarray, stage: BalancedForm, columns: np.ndarray) -> np.
     return out
 
 
-def balanced(graph: Graph, stage: BalancedForm, rows: str, columns: np.ndarray) -> str:
+def balanced(graph: Graph, stage: served_form.BalancedForm, rows: str, columns: np.ndarray) -> str:
     """features/scaling.py; a row counts itself, in its nonzero columns."""
     node = graph.node
     if len(columns) == 1:
@@ -109,7 +103,7 @@ def _scaled_zero(
     return np.where(stays, -mean * share / root, 0.0)
 
 
-def _normed(graph: Graph, stage: NormForm, rows: str) -> str:
+def _normed(graph: Graph, stage: served_form.NormForm, rows: str) -> str:
     square = graph.squares(rows)
     if stage.running:
         square = graph.node("Div", graph.node("Sum", square, stage.squares), stage.rows + 1.0)
@@ -118,7 +112,7 @@ def _normed(graph: Graph, stage: NormForm, rows: str) -> str:
     return graph.node("Div", rows, size)
 
 
-def _nystroem(graph: Graph, stage: NystroemForm, rows: str) -> str:
+def _nystroem(graph: Graph, stage: served_form.NystroemForm, rows: str) -> str:
     node, landmarks = graph.node, stage.landmarks
     z = np.zeros((landmarks.dim, len(landmarks)))
     owners = np.repeat(np.arange(len(landmarks)), np.diff(landmarks.indptr))

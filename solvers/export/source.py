@@ -8,12 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dualstream.solvers.protocols.served_form import (
-    Form,
-    classes_of,
-    gives_probabilities,
-    served_form,
-)
+from dualstream.solvers.protocols import served_form
 from dualstream.solvers.rows.class_names import class_label
 
 _PIECE = 1 << 16
@@ -28,7 +23,7 @@ class Source:
     seq: int
     etag: str
     spec: Mapping[str, Any]
-    form: Form
+    form: served_form.Form
     classes: tuple[Any, ...]
     """In the order of the scores; for a binary model negative and positive; () for regression."""
     has_probabilities: bool
@@ -87,9 +82,9 @@ def source_of(
         seq=seq,
         etag=etag,
         spec=learner.spec,
-        form=served_form(learner) if member is None else learner.member_form(member),
+        form=served_form.served_form(learner) if member is None else learner.member_form(member),
         classes=_classes(learner),
-        has_probabilities=member is None and gives_probabilities(learner),
+        has_probabilities=member is None and served_form.gives_probabilities(learner),
         name_of=name_of,
         named=named,
     )
@@ -97,7 +92,7 @@ def source_of(
 
 def _classes(learner: Any) -> tuple[Any, ...]:
     if learner.spec["task"] == "multiclass":
-        return tuple(class_label(text) for text in classes_of(learner))
+        return tuple(class_label(text) for text in served_form.classes_of(learner))
     if learner.spec["task"] == "regression":
         return ()
     return tuple(learner.spec["labels"] or (-1, 1))

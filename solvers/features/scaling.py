@@ -28,33 +28,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dualstream.solvers import jit
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.features.stage import grown
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    kernel,
-)
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.served_form import BalancedForm
 from dualstream.solvers.protocols.state_numbers import check_arrays
+from dualstream.solvers.rows import scalar
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import (
-    CACHED,
-    FIRST_DENSE_ROW,
-    balance,
-    dense_value,
-    prefetch,
-    sparse_value,
-)
 
 # Scalars of a stage: rows counted, dense columns, and the two of its specification.
 _T, _DENSE, _POWER = range(3)
@@ -70,7 +51,7 @@ class Balanced:
         self._numbers = np.array([0.0, 0.0, power])
         self._columns = np.zeros((dim, 4 if moments else 1))
         self._dense = np.empty(16, np.int32)
-        self._undo: tuple[Batch, Floats, Floats, Indices] | None = None
+        self._undo: tuple[Batch, jit.Floats, jit.Floats, jit.Indices] | None = None
 
     def learn(self, batch: Batch) -> Batch:
         """See Stage."""
@@ -84,7 +65,9 @@ class Balanced:
         nothing = np.empty((batch.nnz, 2))
         return self._transformed(batch, nothing, np.zeros(len(batch)), self._numbers)
 
-    def _transformed(self, batch: Batch, before: Floats, weights: Floats, numbers: Floats) -> Batch:
+    def _transformed(
+        self, batch: Batch, before: jit.Floats, weights: jit.Floats, numbers: jit.Floats
+    ) -> Batch:
         n = len(batch)
         indptr = np.zeros(n + 1, np.int64)
         room = batch.nnz + n * int(numbers[_DENSE]) + 64
@@ -162,8 +145,8 @@ class Balanced:
         self._undo = None
 
 
-@kernel(inner=True)
-def without_rare(columns: F8_2D, dense: I4, n_dense: int, t: float) -> int:
+@jit.kernel(inner=True)
+def without_rare(columns: jit.F8_2D, dense: jit.I4, n_dense: int, t: float) -> int:
     """Make dense columns with c_j < t / 4 sparse; return how many are left."""
     kept = 0
     for q in range(n_dense):
@@ -176,8 +159,8 @@ def without_rare(columns: F8_2D, dense: I4, n_dense: int, t: float) -> int:
     return kept
 
 
-@kernel(inner=True)
-def with_column(dense: I4, n_dense: int, column: int) -> int:
+@jit.kernel(inner=True)
+def with_column(dense: jit.I4, n_dense: int, column: int) -> int:
     """Insert a column into the sorted list of dense ones; return their number."""
     q = n_dense
     while q > 0 and dense[q - 1] > column:
@@ -187,20 +170,20 @@ def with_column(dense: I4, n_dense: int, column: int) -> int:
     return n_dense + 1
 
 
-@kernel
+@jit.kernel
 def scale_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    weights: RO_F8,
+    indptr: jit.RO_I8,
+    indices: jit.RO_I4,
+    values: jit.RO_F8,
+    weights: jit.RO_F8,
     start: int,
-    columns: F8_2D,
-    dense: I4,
-    f: F8,
-    other: F8_2D,
-    out_indptr: I8,
-    out_indices: I4,
-    out_values: F8,
+    columns: jit.F8_2D,
+    dense: jit.I4,
+    f: jit.F8,
+    other: jit.F8_2D,
+    out_indptr: jit.I8,
+    out_indices: jit.I4,
+    out_values: jit.F8,
 ) -> int:
     """Scale rows `start` to n; return n, or the first row that does not fit into an array.
 
@@ -215,12 +198,12 @@ def scale_rows(
     """
     n = indptr.shape[0] - 1
     moments = columns.shape[1] == 4
-    is_far = columns.shape[0] * columns.shape[1] > CACHED
+    is_far = columns.shape[0] * columns.shape[1] > scalar.CACHED
     for i in range(start, n):
         begin, end = indptr[i], indptr[i + 1]
         if is_far and i + 1 < n:
             for p in range(end, indptr[i + 2]):
-                prefetch(columns, indices[p])
+                scalar.prefetch(columns, indices[p])
         t, n_dense, power = f[_T] + 1.0, int(f[_DENSE]), f[_POWER]
         at = out_indptr[i]
         most = n_dense + end - begin
@@ -235,7 +218,7 @@ def scale_rows(
                 other[p, 1] = columns[j, _M] + step * (x - mean)
 
         # Merge entries and dense columns by index.
-        settled = t >= FIRST_DENSE_ROW
+        settled = t >= scalar.FIRST_DENSE_ROW
         changed = False
         p, q = begin, 0
         while p < end or q < n_dense:
@@ -246,12 +229,12 @@ def scale_rows(
                 if 4.0 * c < t:
                     changed = True
                     continue
-                h = dense_value(0.0, t, c, columns[j, _MEAN], columns[j, _M])
+                h = scalar.dense_value(0.0, t, c, columns[j, _MEAN], columns[j, _M])
             else:
                 j, x = indices[p], values[p]
                 c = columns[j, _COUNT] + 1.0
                 if not moments:
-                    h = x * balance(c / t, power)
+                    h = x * scalar.balance(c / t, power)
                 else:
                     was_dense = q < n_dense and dense[q] == j
                     if was_dense:
@@ -259,9 +242,9 @@ def scale_rows(
                     is_dense = (was_dense and 4.0 * c >= t) or (settled and 2.0 * c >= t)
                     changed = changed or is_dense != was_dense
                     if is_dense:
-                        h = dense_value(x, t, c, other[p, 0], other[p, 1])
+                        h = scalar.dense_value(x, t, c, other[p, 0], other[p, 1])
                     else:
-                        h = sparse_value(x, t, c, other[p, 0], other[p, 1], power)
+                        h = scalar.sparse_value(x, t, c, other[p, 0], other[p, 1], power)
                 p += 1
             if h != 0.0:
                 out_indices[at], out_values[at] = j, h
@@ -289,15 +272,15 @@ def scale_rows(
     return int(n)
 
 
-@kernel
+@jit.kernel
 def unscale_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    weights: RO_F8,
-    before: RO_F8_2D,
-    columns: F8_2D,
-    dense: RO_I4,
-    dense_before: RO_I4,
+    indptr: jit.RO_I8,
+    indices: jit.RO_I4,
+    weights: jit.RO_F8,
+    before: jit.RO_F8_2D,
+    columns: jit.F8_2D,
+    dense: jit.RO_I4,
+    dense_before: jit.RO_I4,
 ) -> None:
     """Remove rows from the statistics, the last one first; see scale_rows."""
     moments = columns.shape[1] == 4

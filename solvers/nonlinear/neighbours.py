@@ -25,14 +25,8 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, NotExpressible
 from dualstream.solvers.jit import Floats, Ints
-from dualstream.solvers.nonlinear import neighbours_kernels as _kernels
+from dualstream.solvers.nonlinear import dense_columns, neighbours_kernels as _kernels
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
-from dualstream.solvers.nonlinear.dense_columns import (
-    COLUMNS,
-    LARGEST_VALUE,
-    DenseColumns,
-    columns_with_room,
-)
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.neighbours_kernels import (
     AT,
@@ -64,7 +58,7 @@ class NeighbourRing:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec
         self._dim = width_of(spec["features"])
-        self._table = DenseColumns()
+        self._table = dense_columns.DenseColumns()
         self._k = np.zeros(N_INTS, np.int64)
         self._mean = np.zeros(2)
         self._about = np.zeros((2, spec["window"]))
@@ -101,7 +95,7 @@ class NeighbourRing:
 
     def state(self) -> State:
         """See Learner; `ring` has the bytes of single-precision numbers, by column."""
-        k, n, used = self._k, int(self._k[ROWS]), int(self._k[COLUMNS])
+        k, n, used = self._k, int(self._k[ROWS]), int(self._k[dense_columns.COLUMNS])
         ring = self._ring[:used, :n].copy()
         state: State = {name: np.array(k[index]) for name, index in _INTS.items()}
         return (
@@ -121,7 +115,7 @@ class NeighbourRing:
         for name, index in _INTS.items():
             k[index] = state[name]
         self._table.restore(state, self._dim, k)
-        n, used = int(k[ROWS]), int(k[COLUMNS])
+        n, used = int(k[ROWS]), int(k[dense_columns.COLUMNS])
         at_is_right = k[AT] == n if n < window else 0 <= k[AT] < window
         if not (0 <= n <= window and at_is_right and k[SAMPLES] >= n):
             raise CorruptState("the ring is damaged")
@@ -132,7 +126,7 @@ class NeighbourRing:
             "about": (2, n),
         }
         check_arrays(state, shapes)
-        self._make_room(columns_with_room(used))
+        self._make_room(dense_columns.columns_with_room(used))
         if n and used:
             ring = np.ascontiguousarray(state["ring"], np.uint8).view(np.float32)
             if not is_storable(ring) or bool((np.abs(ring) > REACH).any()):
@@ -189,11 +183,11 @@ class Neighbours(NeighbourRing, NonlinearLearner):
         return scores
 
     def _score_form(self) -> NeighboursForm:
-        n, used = int(self._k[ROWS]), int(self._k[COLUMNS])
+        n, used = int(self._k[ROWS]), int(self._k[dense_columns.COLUMNS])
         square = self._moments[MEAN_SQUARE, :used]
         return NeighboursForm(
             columns=self._table.features(used),
-            largest=LARGEST_VALUE,
+            largest=dense_columns.LARGEST_VALUE,
             means=self._moments[MEAN, :used].copy(),
             deviations=np.sqrt(np.where(square > 0.0, square, np.inf)),
             reach=REACH,

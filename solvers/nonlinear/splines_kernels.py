@@ -18,20 +18,15 @@ import numpy as np
 
 from dualstream.solvers.jit import F4, F4_2D, F8, F8_2D, I8, I8_2D, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import logistic_root
-from dualstream.solvers.nonlinear.dense_columns import (
-    COLUMNS,
-    N_OF_COLUMNS,
-    REVIEW_ROWS,
-    SINCE_REVIEW,
-    count_features,
-    dense_row,
-)
+from dualstream.solvers.nonlinear import dense_columns
 from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid
 
-ROWS, RING_AT, LEARNED, NEXT_KNOTS = range(N_OF_COLUMNS, N_OF_COLUMNS + 4)
+ROWS, RING_AT, LEARNED, NEXT_KNOTS = range(
+    dense_columns.N_OF_COLUMNS, dense_columns.N_OF_COLUMNS + 4
+)
 """Rows in the ring, the place of the next, rows learned, and the number of these at which knots are
 placed next."""
-N_INTS = N_OF_COLUMNS + 4
+N_INTS = dense_columns.N_OF_COLUMNS + 4
 INTERCEPT, CURVATURE, MEAN_SQUARE = range(3)
 """MEAN_SQUARE: for numbers, of the running errors."""
 N_FLOATS = 3
@@ -68,15 +63,15 @@ def locate_rows(
     for i in range(start, end):
         learns, row = weights[i] > 0.0, i - start
         if learns and (
-            count_features(
+            dense_columns.count_features(
                 indices, indptr[i], indptr[i + 1], ring.shape[1], keys, columns, counts, k
             )
             == 0
         ):
             return i, NEEDS_COLUMN
-        dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
-        used[row], q = k[COLUMNS], 0
-        for j in range(k[COLUMNS]):
+        dense_columns.dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
+        used[row], q = k[dense_columns.COLUMNS], 0
+        for j in range(k[dense_columns.COLUMNS]):
             if n_knots[j] == 0:
                 continue
             low, high = 0, n_knots[j] - 1
@@ -93,12 +88,12 @@ def locate_rows(
             q += 1
         if not learns:
             continue
-        for j in range(k[COLUMNS]):
+        for j in range(k[dense_columns.COLUMNS]):
             ring[k[RING_AT], j] = x[j]
         k[RING_AT] = k[RING_AT] + 1 if k[RING_AT] + 1 < ring.shape[0] else 0
         k[ROWS] = min(k[ROWS] + 1, ring.shape[0])
         k[LEARNED] += 1
-        if k[SINCE_REVIEW] >= REVIEW_ROWS:
+        if k[dense_columns.SINCE_REVIEW] >= dense_columns.REVIEW_ROWS:
             return i + 1, NEEDS_REVIEW
         if k[LEARNED] >= k[NEXT_KNOTS]:
             return i + 1, NEEDS_KNOTS

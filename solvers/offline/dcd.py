@@ -18,17 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I8,
-    RO_F8,
-    RO_F8_2D,
-    RO_I4_2D,
-    RO_I8_2D,
-    Floats,
-    kernel,
-)
+from dualstream.solvers import jit
 from dualstream.solvers.offline.dual_sweep import AHEAD, CURVATURE, DUAL, LABEL, STEP
 from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.method import Method, Start, first_duals
@@ -79,7 +69,7 @@ class Descent:
             self._due = math.inf
 
     @property
-    def duals(self) -> Floats:
+    def duals(self) -> jit.Floats:
         return self._problem.labels * self._table[:, DUAL]
 
     def _forget(self) -> None:
@@ -155,24 +145,24 @@ class Descent:
         return bounds
 
 
-@kernel
+@jit.kernel
 def descend(
-    indptr: RO_I8_2D,
-    indices: RO_I4_2D,
-    values: RO_F8_2D,
+    indptr: jit.RO_I8_2D,
+    indices: jit.RO_I4_2D,
+    values: jit.RO_F8_2D,
     bias: float,
     gamma: float,
     hi: float,
-    order: I8,
+    order: jit.I8,
     active: int,
-    draws: RO_F8,
+    draws: jit.RO_F8,
     visiting: int,
     shrinking: bool,
     most_before: float,
     least_before: float,
-    w: F8,
-    table: F8_2D,
-    out: F8,
+    w: jit.F8,
+    table: jit.F8_2D,
+    out: jit.F8,
 ) -> int:
     """Passes over order[:active], one or as many as there are `draws` for; return all visits.
 

@@ -18,20 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dualstream.solvers import jit
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import (
-    F8,
-    F8_2D,
-    I4,
-    I8,
-    RO_F8,
-    RO_I4,
-    RO_I8,
-    Floats,
-    Indices,
-    Ints,
-    kernel,
-)
 from dualstream.solvers.protocols.state_numbers import is_storable, rows_of_state
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.shared_ones import are_shared_ones
@@ -65,7 +53,7 @@ RING_ARRAYS = tuple(
 """State arrays of a ring."""
 
 
-_Arrays = tuple[Ints, Indices, Floats, Floats]
+_Arrays = tuple[jit.Ints, jit.Indices, jit.Floats, jit.Floats]
 
 
 class _PendingRows(NamedTuple):
@@ -78,7 +66,7 @@ class _PendingRows(NamedTuple):
     n, entries      number of retained rows, and of their entries
     """
 
-    columns: tuple[Ints, Indices, Floats, Floats, Floats, Floats]
+    columns: tuple[jit.Ints, jit.Indices, jit.Floats, jit.Floats, jit.Floats, jit.Floats]
     start: int
     is_binary: bool
     n: int
@@ -126,22 +114,22 @@ class RowBuffer:
         return arrays
 
     @property
-    def starts(self) -> Ints:
+    def starts(self) -> jit.Ints:
         """(capacity + 1,): row i holds entries starts[i] to starts[i + 1]."""
         return self.arrays[0]
 
     @property
-    def indices(self) -> Indices:
+    def indices(self) -> jit.Indices:
         """(entries,)"""
         return self.arrays[1]
 
     @property
-    def values(self) -> Floats:
+    def values(self) -> jit.Floats:
         """(*value_shape, entries)"""
         return self.arrays[2]
 
     @property
-    def rows(self) -> Floats:
+    def rows(self) -> jit.Floats:
         """(capacity, columns): the other numbers of each row."""
         return self.arrays[3]
 
@@ -238,7 +226,7 @@ class Ring(RowBuffer):
         super().__init__(retain, 3)
 
     def keep_last(
-        self, batch: Batch, taus: Floats, is_binary: bool, first: int, last: int
+        self, batch: Batch, taus: jit.Floats, is_binary: bool, first: int, last: int
     ) -> tuple[int, int]:
         """Keep the last of the rows that have a tau, and as many of rows `first` to `last` as fit.
 
@@ -316,8 +304,8 @@ def _bytes_behind(columns: Iterable[npt.NDArray[Any]]) -> float:
     return total
 
 
-@kernel
-def last_rows(indptr: RO_I8, taus: RO_F8, most: int) -> tuple[int, int, int]:
+@jit.kernel
+def last_rows(indptr: jit.RO_I8, taus: jit.RO_F8, most: int) -> tuple[int, int, int]:
     """Begin of the last `most` rows that have a tau, their number, and their entries."""
     start, count, entries = taus.shape[0], 0, 0
     while start > 0 and count < most:
@@ -328,20 +316,20 @@ def last_rows(indptr: RO_I8, taus: RO_F8, most: int) -> tuple[int, int, int]:
     return start, count, entries
 
 
-@kernel(inline=True)
+@jit.kernel(inline=True)
 def retain_row(
-    indices: RO_I4,
-    values: RO_F8,
+    indices: jit.RO_I4,
+    values: jit.RO_F8,
     begin: int,
     end: int,
     label: float,
     weight: float,
     dual: float,
     last: int,
-    ring_starts: I8,
-    ring_indices: I4,
-    ring_values: F8,
-    ring_rows: F8_2D,
+    ring_starts: jit.I8,
+    ring_indices: jit.I4,
+    ring_values: jit.F8,
+    ring_rows: jit.F8_2D,
 ) -> None:
     """Append the row of entries `begin` to `end` to a ring that has room, as row `last`."""
     at = ring_starts[last]
@@ -353,21 +341,21 @@ def retain_row(
     ring_starts[last + 1] = at + end - begin
 
 
-@kernel(apart=True)
+@jit.kernel(apart=True)
 def retain_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    taus: RO_F8,
+    indptr: jit.RO_I8,
+    indices: jit.RO_I4,
+    values: jit.RO_F8,
+    labels: jit.RO_F8,
+    weights: jit.RO_F8,
+    taus: jit.RO_F8,
     start: int,
     is_binary: bool,
     last: int,
-    ring_starts: I8,
-    ring_indices: I4,
-    ring_values: F8,
-    ring_rows: F8_2D,
+    ring_starts: jit.I8,
+    ring_indices: jit.I4,
+    ring_values: jit.F8,
+    ring_rows: jit.F8_2D,
 ) -> None:
     """Append the rows from `start` that have a tau to the ring, from index `last`.
 

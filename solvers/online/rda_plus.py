@@ -38,16 +38,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_I4, U1, Floats, Indices, Ints, kernel
-from dualstream.solvers.offline.proximal_newton import (
-    MAX_MEMBERS,
-    Objective,
-    Optimum,
-    Rows,
-    evaluate,
-    mean_loss,
-    minimise,
-    optimality,
-)
+from dualstream.solvers.offline import proximal_newton
 from dualstream.solvers.online.dual_averaging import (
     BIAS,
     FIRST,
@@ -116,7 +107,7 @@ class DualAveragingPlus(DualAveraging):
             if older is None:
                 self._outcomes["unsolved"] += 1
                 return
-            if mean_loss(
+            if proximal_newton.mean_loss(
                 self._rows(middle, last, columns), self._loss.numbers, older.weights
             ) > weighted_mean(newer[:, DUAL].copy(), newer[:, WEIGHT].copy()):
                 self._outcomes["refused"] += 1
@@ -135,7 +126,9 @@ class DualAveragingPlus(DualAveraging):
 
     def local_phases(self) -> LocalPhases:
         """Outcomes of the local phases of this object, and delta. O(dim + retained entries)."""
-        return LocalPhases(self._delta(), **self._outcomes, max_features=MAX_MEMBERS)
+        return LocalPhases(
+            self._delta(), **self._outcomes, max_features=proximal_newton.MAX_MEMBERS
+        )
 
     def _delta(self) -> float | None:
         ints, ring = self._ints, self._ring
@@ -150,19 +143,19 @@ class DualAveragingPlus(DualAveraging):
         rows, lam = self._rows(first, last, columns), float(self._floats[LAMBDA])
         weights = self._served_of(self._w[np.append(columns, self._features.dim)])
         scores, gradient = np.empty(len(rows.labels)), np.empty(len(weights))
-        evaluate(
+        proximal_newton.evaluate(
             rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
             self._loss.numbers, lam, float(self._floats[SIGMA]), weights, scores, gradient,
         )  # fmt: skip
         has_one = rows.bias != 0.0
         share = (len(columns) + has_one) / (self._features.dim + has_one)
-        return optimality(weights, gradient, lam, rows.bias) * math.sqrt(share)
+        return proximal_newton.optimality(weights, gradient, lam, rows.bias) * math.sqrt(share)
 
-    def _rows(self, first: int, last: int, columns: Indices) -> Rows:
+    def _rows(self, first: int, last: int, columns: Indices) -> proximal_newton.Rows:
         """Retained rows, with their entries renumbered within `columns`."""
         ring = self._ring
         start, end = ring.starts[first], ring.starts[last]
-        return Rows(
+        return proximal_newton.Rows(
             ring.starts[first : last + 1] - start,
             np.searchsorted(columns, ring.indices[start:end]).astype(np.int32),
             ring.values[start:end],
@@ -172,15 +165,17 @@ class DualAveragingPlus(DualAveraging):
             float(self._floats[BIAS]),
         )
 
-    def _minimum(self, rows: Rows, coordinates: Ints) -> Optimum | None:
+    def _minimum(
+        self, rows: proximal_newton.Rows, coordinates: Ints
+    ) -> proximal_newton.Optimum | None:
         """Minimum over some rows, from the current weights; `coordinates` of their columns and
         intercept."""
         lam, sigma = float(self._floats[LAMBDA]), float(self._floats[SIGMA])
         weights = self._served_of(self._w[coordinates])
         mean = np.abs(self._w[coordinates[:-1], 0]) / int(self._ints[STEPS])
         members = (weights[:-1] != 0.0) | (mean > self.spec["safeguard"] * lam)
-        objective = Objective(self._loss.numbers, lam, sigma)
-        minimum = minimise(rows, objective, weights, members, self.spec["tol"])
+        objective = proximal_newton.Objective(self._loss.numbers, lam, sigma)
+        minimum = proximal_newton.minimise(rows, objective, weights, members, self.spec["tol"])
         if minimum is None:
             return None
         small = (

@@ -8,25 +8,7 @@ fills the bins of both windows.
 import math
 
 from dualstream.solvers.jit import F8, F8_2D, I8, I8_2D, kernel
-from dualstream.solvers.profile.kernels import (
-    BINNED_ROW,
-    CATEGORIES_FROM,
-    CATEGORY,
-    CATEGORY_BINS,
-    KIND,
-    LEARNED,
-    LONG,
-    LONG_HELD,
-    LONG_START,
-    LONG_TOTAL,
-    NOT_SEEN,
-    NUMBER_BINS,
-    NUMBERS_FROM,
-    SHORT,
-    SHORT_HELD,
-    SHORT_START,
-    SHORT_TOTAL,
-)
+from dualstream.solvers.profile import kernels
 
 MIN_ROWS = 2_000
 """Rows in a column's windows before its stability index is computed."""
@@ -88,22 +70,22 @@ def stability_indices(clock: F8, sizes: I8, counts: I8_2D, cells: F8_2D, out: F8
 
     out  (columns,)
     """
-    short_unit, long_unit = 1.0 / clock[SHORT], 1.0 / clock[LONG]
+    short_unit, long_unit = 1.0 / clock[kernels.SHORT], 1.0 / clock[kernels.LONG]
     for column in range(out.shape[0]):
         count, cell = counts[column], cells[column]
         out[column] = math.nan
-        binned = count[BINNED_ROW]
-        if binned == NOT_SEEN or sizes[LEARNED] - binned < MIN_ROWS:
+        binned = count[kernels.BINNED_ROW]
+        if binned == kernels.NOT_SEEN or sizes[kernels.LEARNED] - binned < MIN_ROWS:
             continue
         # Rows without the column: what the window has, and the column does not.
-        short = clock[SHORT_TOTAL] - cell[SHORT_START]
-        long = clock[LONG_TOTAL] - cell[LONG_START]
-        if count[KIND] == CATEGORY:
-            first, bins = CATEGORIES_FROM, CATEGORY_BINS
-            short -= cell[SHORT_HELD]
-            long -= cell[LONG_HELD]
+        short = clock[kernels.SHORT_TOTAL] - cell[kernels.SHORT_START]
+        long = clock[kernels.LONG_TOTAL] - cell[kernels.LONG_START]
+        if count[kernels.KIND] == kernels.CATEGORY:
+            first, bins = kernels.CATEGORIES_FROM, kernels.CATEGORY_BINS
+            short -= cell[kernels.SHORT_HELD]
+            long -= cell[kernels.LONG_HELD]
         else:
-            first, bins = NUMBERS_FROM, NUMBER_BINS
+            first, bins = kernels.NUMBERS_FROM, kernels.NUMBER_BINS
             for at in range(first, first + 2 * bins, 2):
                 short -= cell[at]
                 long -= cell[at + 1]

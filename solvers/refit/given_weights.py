@@ -13,12 +13,7 @@ from dualstream.solvers.errors import RefitError
 from dualstream.solvers.features.spec import has_stages
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.offline.refit_methods import takes_weights, why_not_refit
-from dualstream.solvers.protocols.refit_weights import (
-    enter_weights,
-    reach_of,
-    taking_weights,
-    weights_arrays,
-)
+from dualstream.solvers.protocols import refit_weights
 from dualstream.solvers.rows.intercept import Features
 from dualstream.solvers.spec.make_learner import make_learner
 from dualstream.solvers.spec_cache import derived_once
@@ -74,13 +69,13 @@ def given_weights(
     reach, is_asset = _ANY_REACH, spec["algorithm"] == "asset"
     if is_asset and bounds is not None:
         objective, gap = bounds
-        reach = reach_of(gap, objective, spec["lambda"])
-    arrays = weights_arrays(served, np.array([reach]), rows)
+        reach = refit_weights.reach_of(gap, objective, spec["lambda"])
+    arrays = refit_weights.weights_arrays(served, np.array([reach]), rows)
     if is_asset:  # the others serve any weights
         # The weights that it serves after a refit depend on nothing that it has learned.
         learner = make_learner(spec)
-        enter_weights(learner, arrays)
-        if not np.array_equal(taking_weights(learner).served(), served):
+        refit_weights.enter_weights(learner, arrays)
+        if not np.array_equal(refit_weights.taking_weights(learner).served(), served):
             raise RefitError(
                 "asset keeps its weights in the ball of radius sqrt(loss of 0 / lambda), and the"
                 " intercept within `bound`; these are beyond. Use a smaller lambda, or sgd"

@@ -38,22 +38,10 @@ from dualstream.solvers.protocols.state_numbers import check_arrays, is_storable
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.intercept import width_of
 from dualstream.solvers.rows.scalar import unknown_label
+from dualstream.solvers.semiparametric import kernels
 from dualstream.solvers.semiparametric.coefficients import Coefficient, Coefficients
-from dualstream.solvers.semiparametric.kernels import (
-    FEATURE,
-    MEAN,
-    N_COLUMNS,
-    PERIOD,
-    POWER,
-    SHIFT,
-    SINC,
-    WEIGHT,
-    add_basis,
-    learn_mean,
-    score_losses,
-)
 
-_POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0, "sinc": SINC}
+_POWERS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0, "sinc": kernels.SINC}
 _SHIFTS = {"sine": 0.0, "cosine": 0.25}
 _OTHERS = "the retained rows are others than those that it was computed of"
 
@@ -66,7 +54,7 @@ class Semiparametric:
         self._dim = width_of(spec["features"])
         self._epsilon, self._gamma = spec["loss"]["epsilon"], spec["gamma"]
         self._terms = np.array([_numbers_of(term) for term in spec["basis"]], np.float64)
-        self._terms = self._terms.reshape(-1, N_COLUMNS)
+        self._terms = self._terms.reshape(-1, kernels.N_COLUMNS)
         self._ring = Ring(spec["retain"])
         self._first = self._last = 0
         self._samples = 0
@@ -92,9 +80,9 @@ class Semiparametric:
         updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         if self._is_fitted:
             self._score(batch, scores)
-            score_losses(batch.labels, self._epsilon, scores, losses, rejected)
+            kernels.score_losses(batch.labels, self._epsilon, scores, losses, rejected)
         else:
-            learn_mean(
+            kernels.learn_mean(
                 batch.labels, batch.weights, self._epsilon, scores, losses, updated, self._mean
             )
         self._samples += n - int(np.count_nonzero(rejected))
@@ -131,14 +119,14 @@ class Semiparametric:
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
         batch.check_width(self._dim)
-        scores = np.full(len(batch), self._mean[MEAN])
+        scores = np.full(len(batch), self._mean[kernels.MEAN])
         if self._is_fitted:
             self._score(batch, scores)
         return scores
 
     def _score(self, batch: Batch, out: Floats) -> None:
         expansion(batch, self._support, self._delta, self._gamma, out)
-        add_basis(batch.indptr, batch.indices, batch.values, self._terms, self._beta, out)
+        kernels.add_basis(batch.indptr, batch.indices, batch.values, self._terms, self._beta, out)
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """None: this is regression."""
@@ -169,7 +157,7 @@ class Semiparametric:
     def intercept(self) -> float:
         """The coefficient of the constant; before the first refit the mean."""
         if not self._is_fitted:
-            return float(self._mean[MEAN])
+            return float(self._mean[kernels.MEAN])
         terms = zip(self.spec["basis"], self._beta.tolist(), strict=True)
         return float(sum(beta for term, beta in terms if term["kind"] == "constant"))
 
@@ -276,8 +264,8 @@ class Semiparametric:
         support = self._support
         arrays: State = {
             "samples": np.array(self._samples),
-            "mean": np.array(self._mean[MEAN]),
-            "weight": np.array(self._mean[WEIGHT]),
+            "mean": np.array(self._mean[kernels.MEAN]),
+            "weight": np.array(self._mean[kernels.WEIGHT]),
             "is_fitted": np.array(int(self._is_fitted)),
             "is_unique": np.array(int(self._is_unique)),
             "beta": self._beta.copy(),
@@ -302,7 +290,7 @@ class Semiparametric:
         self._last = self._ring.restore(state, self._dim)
         self._first = 0
         self._samples = int(state["samples"])
-        self._mean[MEAN], self._mean[WEIGHT] = state["mean"], state["weight"]
+        self._mean[kernels.MEAN], self._mean[kernels.WEIGHT] = state["mean"], state["weight"]
         self._is_fitted, self._is_unique = bool(state["is_fitted"]), bool(state["is_unique"])
         self._beta = np.array(state["beta"], np.float64)
         self._dropped = np.array(state["dropped"], np.int64)
@@ -323,11 +311,11 @@ class Semiparametric:
 
 def _numbers_of(term: Mapping[str, Any]) -> list[float]:
     """A term as kernels take it: see kernels.py."""
-    numbers = [0.0] * N_COLUMNS
-    numbers[FEATURE] = term.get("feature", 1) - 1
-    numbers[POWER] = _POWERS.get(term["kind"], 0.0)
-    numbers[PERIOD] = term.get("period", 0.0)
-    numbers[SHIFT] = _SHIFTS.get(term["kind"], term.get("centre", 0.0))
+    numbers = [0.0] * kernels.N_COLUMNS
+    numbers[kernels.FEATURE] = term.get("feature", 1) - 1
+    numbers[kernels.POWER] = _POWERS.get(term["kind"], 0.0)
+    numbers[kernels.PERIOD] = term.get("period", 0.0)
+    numbers[kernels.SHIFT] = _SHIFTS.get(term["kind"], term.get("centre", 0.0))
     return numbers
 
 

@@ -5,13 +5,8 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 
+from dualstream.service.api import request_rows
 from dualstream.service.api.common import IdempotencyKey, registry_of
-from dualstream.service.api.request_rows import (
-    count_refused,
-    fingerprint_of,
-    is_parsed_inline,
-    request_of,
-)
 from dualstream.service.api.responses import NO_ROWS, PAUSED, first_errors, refusal
 from dualstream.service.api.views import answer
 from dualstream.service.codecs import ParsedRows, parse_body, without_rows
@@ -68,13 +63,13 @@ async def observe(
     source = read_source(head)
     body = await read_body(request.receive, head, registry.settings.max_body_bytes, request.scope)
     key = stored_key_of(idempotency_key)
-    mark = fingerprint_of(head, {}, body, "observe") if key else None
+    mark = request_rows.fingerprint_of(head, {}, body, "observe") if key else None
     is_admitted = False
     while True:
         model = await registry.get(model_id)
         _check_has_history(model)
         parsed = await _parse(model, head, body)
-        count_refused(registry.counters, model, parsed)
+        request_rows.count_refused(registry.counters, model, parsed)
         if not is_admitted:
             await admit_rows(request.scope, parsed.count)
             is_admitted = True
@@ -103,7 +98,7 @@ async def _parse(model: Model, head: Head, body: bytes) -> ParsedRows:
     arguments = (schema, head.content_type, body)
     if not body and head.source is not None:
         return ParsedRows(without_rows(schema), [])
-    if is_parsed_inline(schema, body):
+    if request_rows.is_parsed_inline(schema, body):
         return parse_body(*arguments, labelled=False)
     return await asyncio.to_thread(parse_body, *arguments, labelled=False)
 
@@ -114,7 +109,7 @@ async def _submit(
     """Journal the rows. Raises Problem 422 if none is accepted, unless a source moves over them."""
     good, bad = len(parsed.row_indices), len(parsed.errors)
     if source is not None:
-        request = await request_of(parsed, None, None) if good else None
+        request = await request_rows.request_of(parsed, None, None) if good else None
         batch = await learn_batch(model, source, request, good, bad)
         observed = _answer(model, parsed, batch.receipt, batch.is_duplicate)
         observed.seq = batch.receipt.placed.seq or model.replica.seq
@@ -124,7 +119,7 @@ async def _submit(
         raise Problem(422, "invalid-rows", NO_ROWS)
     if not good:
         raise refusal(parsed, parsed.errors)
-    receipt = await model.submit(await request_of(parsed, key, mark))
+    receipt = await model.submit(await request_rows.request_of(parsed, key, mark))
     if receipt.placed.conflict:
         raise key_reused()
     if len(receipt.conflicts) == good:

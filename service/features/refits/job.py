@@ -24,28 +24,15 @@ from dualstream.service.features.refits.table import (
     now_ms,
 )
 from dualstream.service.features.refits.window import last_rows
+from dualstream.service.journal import protocol
 from dualstream.service.journal.audit import Author
-from dualstream.service.journal.protocol import (
-    JournalError,
-    JournalUnavailable,
-    LogPosition,
-    MissingPosition,
-    ModelChanged,
-    OutcomeUnknown,
-    UnknownModel,
-)
 from dualstream.service.journal.record import Control, KeyKind, decode, make_key
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, OutcomeForgotten
 from dualstream.solvers import Batch, RefitError
-from dualstream.solvers.offline.refit_methods import (
-    WINDOW_ROWS,
-    refit_methods,
-    takes_weights,
-    why_not_refit,
-)
+from dualstream.solvers.offline import refit_methods
 from dualstream.solvers.refit import refit
 
 log = logging.getLogger("dualstream.refits")
@@ -74,12 +61,12 @@ class Refits(Job):
         self._local: dict[str, tuple[RefitJob, threading.Event, asyncio.Task[None]]] = {}
         self._begin_tasks: set[asyncio.Task[None]] = set()
         spec = model.replica.spec
-        self.why_not = why_not_refit(spec)
+        self.why_not = refit_methods.why_not_refit(spec)
         """Why the model cannot be refitted. None if it can."""
-        self.is_of_journal = takes_weights(spec)
+        self.is_of_journal = refit_methods.takes_weights(spec)
         """Is the window read from the journal, because the model retains no rows?"""
         self._schedule = spec.get("refit")
-        self.methods = () if self.why_not is not None else refit_methods(spec)
+        self.methods = () if self.why_not is not None else refit_methods.refit_methods(spec)
         """Methods that can solve the window. The first is the default."""
         self._half_periods = self._count_half_periods()
 
@@ -114,7 +101,7 @@ class Refits(Job):
         Raises UnderWay, and what the store raises.
         """
         if rows is None and self.is_of_journal:
-            rows = (self._schedule or {}).get("rows", WINDOW_ROWS)
+            rows = (self._schedule or {}).get("rows", refit_methods.WINDOW_ROWS)
         job = RefitJob(
             job=sha256(self._model.clock.new_nonce()).hexdigest()[:12],
             method=method,
@@ -153,7 +140,7 @@ class Refits(Job):
 
     async def add(self, job: RefitJob) -> None:
         """List weights that a request has set. If the store fails, they are not listed."""
-        with contextlib.suppress(JournalError):
+        with contextlib.suppress(protocol.JournalError):
             await self._table.add(job)
 
     async def end(self, name: str, by: Author) -> None:
@@ -200,7 +187,7 @@ class Refits(Job):
             await self.begin(how["method"], how["tol"], due=due, options=how.get("options"))
         except UnderWay:
             pass
-        except JournalError as error:
+        except protocol.JournalError as error:
             log.warning("model %r: a scheduled refit was not started: %s", model.record.id, error)
 
     # -- computing -------------------------------------------------------------------------------
@@ -243,16 +230,16 @@ class Refits(Job):
             job.status, job.reason = "lost", str(error)
         except RefitError as error:
             job.status, job.reason = "refused", str(error)
-        except (ModelChanged, UnknownModel):
+        except (protocol.ModelChanged, protocol.UnknownModel):
             job.status, job.reason = "lost", "the model was deleted or replaced"
-        except JournalError as error:
+        except protocol.JournalError as error:
             job.status, job.reason = "failed", str(error)
         except Exception as error:
             log.exception("model %r: the refit %s failed", name, job.job)
             job.status, job.reason = "failed", f"{type(error).__name__}: {error}"
         finally:
             heartbeat.cancel()
-            with contextlib.suppress(JournalError, asyncio.CancelledError):
+            with contextlib.suppress(protocol.JournalError, asyncio.CancelledError):
                 await self._table.write(job)
         model.deps.counters.saw_refit(name, job.status == "done")
         log.info("model %r: the refit %s of seq %s is %s", name, job.job, job.seq, job.status)
@@ -316,7 +303,7 @@ class Refits(Job):
         blocks = [block for entry in entries[:1] for _, block in decode(entry.body)]
         return any(isinstance(one, Control) and one.fields["job"] == job.job for one in blocks)
 
-    async def _submit(self, request: ControlRequest, origin: LogPosition) -> Any:
+    async def _submit(self, request: ControlRequest, origin: protocol.LogPosition) -> Any:
         """Append the result, unless the journal has lost the state at `origin` that it was computed
         from.
 
@@ -333,7 +320,7 @@ class Refits(Job):
                 if request.held is None:
                     raise RecordsLost(f"the journal has since lost records up to seq {origin.seq}")
                 return await self._model.submit(request)
-            except (JournalUnavailable, OutcomeUnknown, MissingPosition):
+            except (protocol.JournalUnavailable, protocol.OutcomeUnknown, protocol.MissingPosition):
                 # The key makes a retry harmless, and each attempt checks again.
                 if tried == ATTEMPTS - 1:
                     raise
@@ -347,10 +334,10 @@ class Refits(Job):
             try:
                 if (await self._table.write(job)).is_asked_to_end:
                     ending.set()
-            except (ModelChanged, UnknownModel):
+            except (protocol.ModelChanged, protocol.UnknownModel):
                 ending.set()
                 return
-            except JournalError:
+            except protocol.JournalError:
                 continue
 
 

@@ -11,21 +11,8 @@ import contextlib
 import logging
 
 from dualstream.service.concurrency import run_copy_in_thread
+from dualstream.service.journal import protocol
 from dualstream.service.journal.audit import SERVER
-from dualstream.service.journal.protocol import (
-    AppendRequest,
-    Conflict,
-    CursorMove,
-    CursorMoved,
-    Journal,
-    JournalError,
-    LogPosition,
-    MissingPosition,
-    ModelChanged,
-    Snapshot,
-    Trimmed,
-    UnknownModel,
-)
 from dualstream.service.models.job import Job
 from dualstream.service.models.model import Model
 from dualstream.service.models.store_status import OtherIdentity
@@ -110,12 +97,14 @@ class UnlearnCleanup(Job):
                 if not await clean_up(self._journal, *self._where, snapshot, seq, through):
                     return False
                 await self._set_done(seq)
-        except (ModelChanged, UnknownModel, OtherIdentity):
+        except (protocol.ModelChanged, protocol.UnknownModel, OtherIdentity):
             return True
-        except JournalError as error:
+        except protocol.JournalError as error:
             log.warning("model %r: the clean-up after unlearning is retried: %s", replica.id, error)
-            if isinstance(error, MissingPosition):
-                await self._committer.check_position(LogPosition(captured.seq, captured.chain))
+            if isinstance(error, protocol.MissingPosition):
+                await self._committer.check_position(
+                    protocol.LogPosition(captured.seq, captured.chain)
+                )
             return False
         except Exception:
             log.exception("model %r: the clean-up after unlearning failed", replica.id)
@@ -132,19 +121,19 @@ class UnlearnCleanup(Job):
 
     async def _set_done(self, seq: int) -> None:
         before = await self._journal.cursor(*self._where, CURSOR)
-        move = CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
-        with contextlib.suppress(CursorMoved):  # `_try` reads it again
+        move = protocol.CursorMove(CURSOR, before, str(max(seq, int(before or 0))))
+        with contextlib.suppress(protocol.CursorMoved):  # `_try` reads it again
             nonce = self._clock.new_nonce()
             await self._journal.append(
-                AppendRequest(*self._where, nonce, self._replica.seq, (), move)
+                protocol.AppendRequest(*self._where, nonce, self._replica.seq, (), move)
             )
 
 
 async def clean_up(
-    journal: Journal,
+    journal: protocol.Journal,
     model: str,
     incarnation: str,
-    snapshot: Snapshot,
+    snapshot: protocol.Snapshot,
     seq: int,
     through: int | None = None,
 ) -> bool:
@@ -171,7 +160,9 @@ async def clean_up(
     return await _drop_copies(journal, where, seq) and await journal.scrub(*where)
 
 
-async def _put_verified(journal: Journal, where: tuple[str, str], snapshot: Snapshot) -> bool:
+async def _put_verified(
+    journal: protocol.Journal, where: tuple[str, str], snapshot: protocol.Snapshot
+) -> bool:
     """Store the snapshot and read it back as after a crash. Is it there and intact?
 
     The store may have newer snapshots. A damaged snapshot of the same seq is replaced.
@@ -189,19 +180,19 @@ async def _put_verified(journal: Journal, where: tuple[str, str], snapshot: Snap
     return False
 
 
-async def _is_trimmed_past(journal: Journal, where: tuple[str, str], seq: int) -> bool:
+async def _is_trimmed_past(journal: protocol.Journal, where: tuple[str, str], seq: int) -> bool:
     """Does the kept journal begin after `seq`?
 
     Not if the store has lost the records of the snapshot: then nothing was trimmed.
     """
     try:
         await journal.read(*where, 0, 1)
-    except Trimmed as error:
+    except protocol.Trimmed as error:
         return error.kept_from > seq
     return False
 
 
-async def _drop_copies(journal: Journal, where: tuple[str, str], seq: int) -> bool:
+async def _drop_copies(journal: protocol.Journal, where: tuple[str, str], seq: int) -> bool:
     """Delete copies of states before `seq`. False if a kept record names one.
 
     Partial copies are deleted, too: their state is unknown. A writer that is alive stores its
@@ -214,7 +205,7 @@ async def _drop_copies(journal: Journal, where: tuple[str, str], seq: int) -> bo
             continue
         try:
             await journal.copy_delete(*where, copy.digest)
-        except Conflict:
+        except protocol.Conflict:
             are_gone = False
     return are_gone
 

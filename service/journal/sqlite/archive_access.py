@@ -17,17 +17,10 @@ from dualstream.service.journal.archive_access import (
 )
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Conflict, Entry, ModelRecord
+from dualstream.service.journal.sqlite import models
 from dualstream.service.journal.sqlite.append import RESTORED
 from dualstream.service.journal.sqlite.base import reads, writes
 from dualstream.service.journal.sqlite.log import find_head
-from dualstream.service.journal.sqlite.models import (
-    SqliteModels,
-    conflict,
-    find_model,
-    get_model,
-    insert_model,
-    remove_model,
-)
 from dualstream.service.journal.sqlite.schema import STAGED
 from dualstream.service.journal.sqlite.state_copies import use_copy
 from dualstream.service.journal.state_copies import CopyUse
@@ -35,12 +28,12 @@ from dualstream.service.journal.state_copies import CopyUse
 KEYS_AT_ONCE = 5000
 
 
-class SqliteArchiveAccess(SqliteModels):
+class SqliteArchiveAccess(models.SqliteModels):
     """Reading and staging of whole models."""
 
     @reads
     def position(self, db: Connection, model: str) -> Position:
-        record = get_model(db, model)
+        record = models.get_model(db, model)
         head = find_head(db, model, record.incarnation)
         cursors = db.execute(
             "SELECT name, value FROM cursors WHERE model = ? ORDER BY name", (head.model,)
@@ -81,11 +74,11 @@ class SqliteArchiveAccess(SqliteModels):
         trimmed: int,
         cursors: Mapping[str, str],
     ) -> None:
-        existing = find_model(db, record.id)
+        existing = models.find_model(db, record.id)
         if existing is not None:
-            raise conflict(existing)
-        if find_model(db, staged.name) is not None:
-            remove_model(db, staged.name)
+            raise models.conflict(existing)
+        if models.find_model(db, staged.name) is not None:
+            models.remove_model(db, staged.name)
         begins = msgspec.structs.replace(
             record,
             id=staged.name,
@@ -93,7 +86,7 @@ class SqliteArchiveAccess(SqliteModels):
             seq=trimmed,
             chain=chain_at_start(record, trimmed),
         )
-        insert_model(db, begins)
+        models.insert_model(db, begins)
         number = find_head(db, *staged).model
         db.execute(
             "UPDATE heads SET trimmed = ?, nonces = ? WHERE model = ?", (trimmed, RESTORED, number)
@@ -140,9 +133,9 @@ class SqliteArchiveAccess(SqliteModels):
 
     @writes
     def show(self, db: Connection, staged: Staged, record: ModelRecord) -> None:
-        existing = find_model(db, record.id)
+        existing = models.find_model(db, record.id)
         if existing is not None:
-            raise conflict(existing)
+            raise models.conflict(existing)
         head = find_head(db, *staged)
         if (head.seq, head.chain) != (record.seq, record.chain):
             raise Conflict(f"the staged log of {record.id!r} ends at seq {head.seq}")
@@ -157,9 +150,9 @@ class SqliteArchiveAccess(SqliteModels):
 
     @writes
     def _discard(self, db: Connection, staged: Staged) -> None:
-        existing = find_model(db, staged.name)
+        existing = models.find_model(db, staged.name)
         if existing is not None and existing.incarnation == staged.incarnation:
-            remove_model(db, staged.name)
+            models.remove_model(db, staged.name)
 
     async def settle(self) -> None:
         await self._checkpointer.settle()

@@ -6,16 +6,7 @@ from contextlib import suppress
 from functools import partial
 from sqlite3 import Connection
 
-from dualstream.service.journal.protocol import (
-    DEFAULT_LIMITS,
-    ENTRY_BYTES,
-    Announced,
-    Entry,
-    JournalUnavailable,
-    Limits,
-    Revision,
-    Trimmed,
-)
+from dualstream.service.journal import protocol
 from dualstream.service.journal.sqlite.append import SqliteAppends
 from dualstream.service.journal.sqlite.archive_access import SqliteArchiveAccess
 from dualstream.service.journal.sqlite.audit import SqliteAudit
@@ -52,7 +43,7 @@ class SqliteJournal(
         self,
         path: str,
         durability: str | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: protocol.Limits = protocol.DEFAULT_LIMITS,
         busy_timeout_s: float = 5.0,
     ) -> None:
         self._durability = durability or "normal"
@@ -93,7 +84,9 @@ class SqliteJournal(
             await self._checkpointer.start()
             self._checks.opened()
             if not await self._read_clock():
-                with suppress(JournalUnavailable):  # a full disk: the process can still predict
+                with suppress(
+                    protocol.JournalUnavailable
+                ):  # a full disk: the process can still predict
                     await self._write_clock()
             await self._sweep()
         except BaseException:
@@ -130,17 +123,17 @@ class SqliteJournal(
     def spec_name(self, model: str) -> str:
         return f"{self._path}, table models"
 
-    async def revision(self) -> Revision:
+    async def revision(self) -> protocol.Revision:
         # On the reading connection, which notices the writer's commits, too.
         return self._openings, await self._reader.run(data_version)
 
-    async def announcements(self) -> AsyncGenerator[Announced, None]:
+    async def announcements(self) -> AsyncGenerator[protocol.Announced, None]:
         seen: int | None = None
         while True:
             version = await self._heads.data_version(self._writer)
             if version != seen:
                 seen = version
-                yield Announced()
+                yield protocol.Announced()
             await asyncio.sleep(WATCH_S)
 
     @reads
@@ -150,9 +143,9 @@ class SqliteJournal(
         model: str,
         incarnation: str,
         after: int,
-        limit_bytes: int = ENTRY_BYTES,
-    ) -> Sequence[Entry]:
+        limit_bytes: int = protocol.ENTRY_BYTES,
+    ) -> Sequence[protocol.Entry]:
         head = find_head(db, model, incarnation)
         if after < head.trimmed:
-            raise Trimmed(head.trimmed + 1)
+            raise protocol.Trimmed(head.trimmed + 1)
         return find_entries(db, head.model, after, head.seq, limit_bytes)

@@ -24,12 +24,7 @@ from dualstream.solvers.offline.interior_point import (
     product,
     products,
 )
-from dualstream.solvers.offline.semiparametric.subproblem import (
-    Answer,
-    Coordinates,
-    Method,
-    snapped,
-)
+from dualstream.solvers.offline.semiparametric import subproblem
 from dualstream.solvers.offline.semiparametric.window import Window, feasible
 
 _RECOMPUTE_EVERY = 50
@@ -157,7 +152,7 @@ def at_once(window: Window, tol: float, check: Callable[[], None]) -> Iterator[P
         tries.append((np.minimum(upper, _MANAGEABLE), goal))
     for outer, (most, accuracy) in enumerate(tries, 1):
         solved = minimise(quadratic, p, a, np.zeros(len(window.psi)), most, max(accuracy, 1e-13))
-        for z in (snapped(solved.z, most), solved.z):
+        for z in (subproblem.snapped(solved.z, most), solved.z):
             delta = z[:m] - z[m:]
             moved = feasible(delta, window.psi, window.c)
             delta = delta if moved is None else moved
@@ -169,7 +164,7 @@ def at_once(window: Window, tol: float, check: Callable[[], None]) -> Iterator[P
 
 def decomposed(
     window: Window,
-    method: Method,
+    method: subproblem.Method,
     start: tuple[Floats, Floats] | None,
     kkt: float,
     check: Callable[[], None],
@@ -205,7 +200,7 @@ def decomposed(
     for outer in range(1, _MAX_OUTER):
         check()
         part, coordinates = _coordinates(window, z, k_delta, eta, chosen, gram)
-        answer: Answer = method(part, inner, check)
+        answer: subproblem.Answer = method(part, inner, check)
         steps += answer.steps
         change = answer.z - z[chosen]
         z[chosen], eta = answer.z, answer.eta
@@ -255,7 +250,7 @@ def _summed(row: Ints, numbers: Floats, count: int) -> Floats:
 
 def _coordinates(
     window: Window, z: Floats, k_delta: Floats, eta: Floats, chosen: Ints, gram: Floats | None
-) -> tuple[Coordinates, Ints]:
+) -> tuple[subproblem.Coordinates, Ints]:
     """The problem of these coordinates, and its rows."""
     m = len(window)
     rows, row = np.unique(chosen % m, return_inverse=True)
@@ -266,7 +261,7 @@ def _coordinates(
     target = window.y[rows] - (k_delta[rows] - product(block, summed))
     r = products(psi, summed) - products(window.psi, z[:m] - z[m:])
     upper = window.c[rows][row]
-    part = Coordinates(
+    part = subproblem.Coordinates(
         block, psi, row.astype(np.int64), sign, upper, target, window.epsilon, r, z[chosen], eta
     )
     return part, rows

@@ -13,6 +13,7 @@ from dualstream.solvers.errors import InvalidRow, InvalidSpec, ShapeMismatch
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.offline.dense_algebra import dot
 from dualstream.solvers.offline.options import read_options
+from dualstream.solvers.offline.semiparametric import subproblem
 from dualstream.solvers.offline.semiparametric.basis import (
     Basis,
     check_names,
@@ -22,12 +23,6 @@ from dualstream.solvers.offline.semiparametric.basis import (
 )
 from dualstream.solvers.offline.semiparametric.decomposition import Point, at_once, decomposed
 from dualstream.solvers.offline.semiparametric.solution import Semiparametric
-from dualstream.solvers.offline.semiparametric.subproblem import (
-    ByMultipliers,
-    ByScaledGradient,
-    Method,
-    by_interior_point,
-)
 from dualstream.solvers.offline.semiparametric.window import Window
 from dualstream.solvers.offline.solution import Progress
 from dualstream.solvers.rows.batch import Batch
@@ -116,10 +111,10 @@ def solve_semiparametric(
     names = tuple(terms[j].name for j in kept)
     scaled = _Scaled(used, raw[kept], kernel_gamma, epsilon, c)
     working = _working(working, len(used), len(kept), method)
-    solvers: dict[str, Method] = {
-        "ipm": by_interior_point,
-        "pdsg": ByScaledGradient(width, theta),
-        "mpd": ByMultipliers(),
+    solvers: dict[str, subproblem.Method] = {
+        "ipm": subproblem.by_interior_point,
+        "pdsg": subproblem.ByScaledGradient(width, theta),
+        "mpd": subproblem.ByMultipliers(),
     }
     run = _Run(scaled, tol, callback)
     if method == "ipm" and working >= 2 * len(used):

@@ -11,14 +11,8 @@ import numpy.typing as npt
 
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, Floats, Ints, kernel
 from dualstream.solvers.losses.loss_kernels import loss_value
+from dualstream.solvers.online.dual_ascent import unlearn
 from dualstream.solvers.online.dual_ascent.kernels import CONJUGATE, LAST, SCALE
-from dualstream.solvers.online.dual_ascent.unlearn import (
-    all_is_retained,
-    first_that_counts,
-    forget_average,
-    recompute_sums,
-    sum_of,
-)
 from dualstream.solvers.online.forgetting_windows import DUAL, LABEL, WEIGHT, Ring
 
 _Words = npt.NDArray[np.uint64]
@@ -85,24 +79,24 @@ def take_in(
     w, f and k are those of kernels.py. The average restarts empty. If no row is found nothing
     changes. The caller must check that the results are finite. O(width + entries retained).
     """
-    first, last = first_that_counts(k), int(k[LAST])
+    first, last = unlearn.first_that_counts(k), int(k[LAST])
     now = fingerprints_of(ring, first, last)
     count = int(overlap(fingerprints, now, np.empty(max(1, len(now)), np.int64)))
     if count == 0:
         return 0
-    is_whole = all_is_retained(ring, w, f, k)
+    is_whole = unlearn.all_is_retained(ring, w, f, k)
     u = np.zeros(len(w))
-    _, conjugate, _, _ = sum_of(ring, f, u, first, last)
+    _, conjugate, _, _ = unlearn.sum_of(ring, f, u, first, last)
     duals_now, new = ring.rows[first : first + count, DUAL], duals[len(duals) - count :]
     duals_now[:] = new if share == 1.0 else duals_now + share * (new - duals_now)
     if is_whole:
-        recompute_sums(ring, w, f, k)
+        unlearn.recompute_sums(ring, w, f, k)
     else:
         now_u = np.zeros(len(w))
-        _, new_conjugate, _, _ = sum_of(ring, f, now_u, first, last)
+        _, new_conjugate, _, _ = unlearn.sum_of(ring, f, now_u, first, last)
         w[:, 0] += (now_u - u) / f[SCALE]
         f[CONJUGATE] += new_conjugate - conjugate
-    forget_average(w, f)
+    unlearn.forget_average(w, f)
     return count
 
 

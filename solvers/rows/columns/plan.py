@@ -12,17 +12,10 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import Bytes, Floats, Indices, Ints
+from dualstream.solvers.rows.columns import spec
 from dualstream.solvers.rows.columns.inputs import Inputs
 from dualstream.solvers.rows.columns.letters import letters
 from dualstream.solvers.rows.columns.reader import missing_numbers
-from dualstream.solvers.rows.columns.spec import (
-    LONGEST_NAME,
-    Ignored,
-    crossed_columns,
-    name_of,
-    own_missing,
-    parts_of,
-)
 from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.rows.text.flat import plan as layout
 from dualstream.solvers.rows.text.flat.times import AGE, HOUR, MONTH_DAY, WEEKDAY, YEAR_DAY
@@ -75,7 +68,7 @@ class ColumnPlan:
         self._types: Mapping[str, Any] = columns["types"]
         self._roles = {columns[role]: role for role in ("label", "weight", "id")}
         self._roles.pop(None, None)
-        self._ignored = Ignored(columns["ignore"], self._types)
+        self._ignored = spec.Ignored(columns["ignore"], self._types)
         self._unknown: str = columns["unknown"]
         declared = (*self._types, *self._roles)
         self._has_explicit = not any(name == "x" or name.startswith("x.") for name in declared)
@@ -83,7 +76,7 @@ class ColumnPlan:
         self._used = len(layout.CONSTANTS)
         self.texts: Bytes = np.zeros(_TEXTS, np.uint8)
         self.texts[: self._used] = np.frombuffer(layout.CONSTANTS, np.uint8)
-        joined = crossed_columns(columns, crosses)
+        joined = spec.crossed_columns(columns, crosses)
         size = layout.NODES_AT + (layout.MAX_NODES + len(joined)) * layout.FIELDS
         self.values: Ints = np.zeros(size + 4 * len(joined), np.int64)
         self._next, self._next_cross = 1, layout.MAX_NODES
@@ -96,7 +89,7 @@ class ColumnPlan:
         self.values[layout.INDICATES] = columns["missing_indicator"]
         self._add_declared()
         missing: dict[int, list[str | float | None]] = {_ROW: columns["missing"]}
-        missing |= {self._first[name]: some for name, some in own_missing(self._types).items()}
+        missing |= {self._first[name]: some for name, some in spec.own_missing(self._types).items()}
         self.missing_numbers = self._add_missing(missing)
         self._add_crosses(joined)
         has_words = layout.WORDS in map(self._kind_of, self._types)
@@ -176,7 +169,7 @@ class ColumnPlan:
         return begin
 
     def _kind_of(self, name: str) -> int:
-        if not 1 <= len(name) <= LONGEST_NAME:
+        if not 1 <= len(name) <= spec.LONGEST_NAME:
             return layout.OTHER
         if name in self._roles:
             return _KINDS[self._roles[name]]
@@ -191,15 +184,15 @@ class ColumnPlan:
         if name not in self._types:
             return layout.INFERRED if self._unknown == "infer" else layout.OTHER
         kind = self._types[name]
-        is_known = all(part in _PARTS for part in parts_of(kind))
-        return _KINDS.get(name_of(kind), layout.OTHER) if is_known else layout.OTHER
+        is_known = all(part in _PARTS for part in spec.parts_of(kind))
+        return _KINDS.get(spec.name_of(kind), layout.OTHER) if is_known else layout.OTHER
 
     def _may_repeat(self, name: str) -> bool:
         """May the features of this column have names that other columns give, too?"""
         if "=" in name:
             return True
         for other, kind in self._types.items():
-            sign = {"text": ":", "time": "."}.get(name_of(kind))
+            sign = {"text": ":", "time": "."}.get(spec.name_of(kind))
             if sign is not None and other != name and name.startswith(other + sign):
                 return True
         return False
@@ -218,7 +211,7 @@ class ColumnPlan:
         if kind != layout.TIME:
             return []
         nodes: list[str] = []
-        for part in parts_of(self._types[name]):
+        for part in spec.parts_of(self._types[name]):
             full = f"{name}.{part}"
             is_one = part in ("weekday", "age")
             nodes += [full] if is_one else [f"{full}.sin", f"{full}.cos"]
@@ -229,7 +222,7 @@ class ColumnPlan:
             option = self._types[name]
             return 2 * int(option["ngrams"]) + int(option["weights"] == "presence")
         if kind == layout.TIME:
-            parts = parts_of(self._types[name])
+            parts = spec.parts_of(self._types[name])
             return sum(_PARTS[part] << 3 * at for at, part in enumerate(parts))
         return 0
 

@@ -9,20 +9,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, Bytes, kernel
-from dualstream.solvers.rows.text.tokens import (
-    LARGEST,
-    LONGEST_NAME,
-    NO_LABELS,
-    NUMBERS,
-    digit,
-    drop_names,
-    finish_row,
-    hash_bytes,
-    json_number,
-    label_slot,
-    slot_of,
-    store_name,
-)
+from dualstream.solvers.rows.text import tokens
 
 _COMMA, _QUOTE, _FEED = 44, 34, 10
 
@@ -136,7 +123,7 @@ def form_of_no_number(text: RO_U1, start: int, end: int) -> int:
             return _TEXT
     first_digit = start + 1 if first == 43 or first == 45 else start
     if not has_comma and end - first_digit > 1 and text[first_digit] == 48:
-        if 0 <= digit(text[first_digit + 1]) <= 9:  # a leading zero belongs to a code
+        if 0 <= tokens.digit(text[first_digit + 1]) <= 9:  # a leading zero belongs to a code
             return _TEXT
     return _STRANGE
 
@@ -192,40 +179,44 @@ def read_record(
             start += 1
             p += 1
         kind = kinds[column]
-        if kind == LABEL and label_kind != NO_LABELS:
+        if kind == LABEL and label_kind != tokens.NO_LABELS:
             if start == end:
                 return -1
             has_label = True
-            if label_kind == NUMBERS:
-                x, q = json_number(text, start, powers)
-                if q != end or not abs(x) <= LARGEST or (x == 0.0 and text[start] == 45):
+            if label_kind == tokens.NUMBERS:
+                x, q = tokens.json_number(text, start, powers)
+                if q != end or not abs(x) <= tokens.LARGEST or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
             else:
-                slot = label_slot(text, start, end, label_slots, label_ends, label_text)
+                slot = tokens.label_slot(text, start, end, label_slots, label_ends, label_text)
                 if label_slots[slot] < 0:
                     counts[2], counts[3] = start, end
                     return -1
                 labels[row] = label_slots[slot]
         elif kind == WEIGHT and start < end:
-            x, q = json_number(text, start, powers)
-            if q != end or not x <= LARGEST or text[start] == 45:
+            x, q = tokens.json_number(text, start, powers)
+            if q != end or not x <= tokens.LARGEST or text[start] == 45:
                 return -1
             weights[row] = x
         elif kind == FEATURE and start < end:
             form = form_of(text, start, end)
             x = 1.0
             if form == _NUMERAL:
-                x, q = json_number(text, past_blanks(text, start), powers)
+                x, q = tokens.json_number(text, past_blanks(text, start), powers)
                 if q < 0 or (q != end and past_blanks(text, q) != end):
                     form = form_of_no_number(text, start, end)
                     x = 1.0
             elif form == _FALSE:
                 x = 0.0
-            if form == _STRANGE or (form == _TEXT and (dim >= 0 or end - start > LONGEST_NAME)):
+            if form == _STRANGE or (
+                form == _TEXT and (dim >= 0 or end - start > tokens.LONGEST_NAME)
+            ):
                 return -1
             index = column_places[column]
-            is_new = stores_names and journalled[slot_of(journalled, index)] == 0 and x != 0.0
+            is_new = (
+                stores_names and journalled[tokens.slot_of(journalled, index)] == 0 and x != 0.0
+            )
             if form == _TEXT or is_new:
                 length = 0
                 for q in range(header_ends[column], header_ends[column + 1]):
@@ -237,8 +228,8 @@ def read_record(
                     for q in range(start, end):
                         buffer[length] = text[q]
                         length += 1
-                    index = hash_bytes(buffer, length) & (-dim - 1)
-                if stores_names and not store_name(
+                    index = tokens.hash_bytes(buffer, length) & (-dim - 1)
+                if stores_names and not tokens.store_name(
                     journalled, seen, index, buffer, length, name_indices, name_ends, names, counts
                 ):
                     return -1
@@ -253,7 +244,7 @@ def read_record(
             p += 1
         if text[p] != _FEED or column != kinds.shape[0]:
             return -1
-        if label_kind != NO_LABELS and not has_label:
+        if label_kind != tokens.NO_LABELS and not has_label:
             return -1
         counts[1] = nnz
         return p
@@ -324,11 +315,13 @@ def read_records(
         )  # fmt: skip
         end = -1
         if p >= 0:
-            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, spare_values)
+            end = tokens.finish_row(
+                indices, values, indptr[row], counts[1], dim < 0, spare, spare_values
+            )
         if end < 0:
             p = start
             stopped = 1
-            drop_names(seen, name_indices, counts, names_before)
+            tokens.drop_names(seen, name_indices, counts, names_before)
             break
         names_before = counts[0]
         indptr[row + 1] = end

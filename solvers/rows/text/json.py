@@ -12,38 +12,7 @@ In a list, a line feed must be replaced by a carriage return, because line feeds
 import numpy as np
 
 from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
-from dualstream.solvers.rows.text.name_cache import (
-    CHANGES,
-    LAST_STEP,
-    LEAD,
-    LEAD_BYTES,
-    NAME_BYTES,
-    PLACE,
-    SHORT,
-    STEP_NUMBERS,
-    copy_bytes,
-    find_text,
-    forget_since,
-    next_step,
-    short_text,
-    store_text,
-    string_end,
-    text_slot,
-)
-from dualstream.solvers.rows.text.tokens import (
-    LARGEST,
-    LONGEST_NAME,
-    NO_LABELS,
-    NUMBERS,
-    digit,
-    drop_names,
-    finish_row,
-    hash_bytes,
-    json_number,
-    label_slot,
-    skip_space,
-    store_name,
-)
+from dualstream.solvers.rows.text import name_cache, tokens
 
 LINE_FEED, COMMA, BRACKET = 10, 44, 93
 """What follows a sample: in lines, in a list, and at the end of a list."""
@@ -74,7 +43,7 @@ def read_string(text: RO_U1, start: int, ascii_only: bool, out: U1, at: int) -> 
     # Unsigned, so that numba skips the check for negative indices.
     p = np.uint64(start)
     q = np.uint64(at)
-    last = np.uint64(at + LONGEST_NAME)
+    last = np.uint64(at + tokens.LONGEST_NAME)
     one = np.uint64(1)
     while True:
         c = text[p]
@@ -110,8 +79,8 @@ def read_index(text: RO_U1, start: int, dim: int) -> tuple[int, int]:
     """
     p = start
     index = 0
-    while 0 <= digit(text[p]) <= 9 and p - start < 10:
-        index = index * 10 + digit(text[p])
+    while 0 <= tokens.digit(text[p]) <= 9 and p - start < 10:
+        index = index * 10 + tokens.digit(text[p])
         p += 1
     if text[p] != 34 or p == start or text[start] == 48 or index > dim:
         return 0, -1
@@ -124,15 +93,15 @@ def number(text: RO_U1, start: int, powers: RO_F8) -> tuple[float, int]:
     p = start + (text[start] == 45)
     first = p
     mantissa = 0
-    while 0 <= digit(text[p]) <= 9:
-        mantissa = mantissa * 10 + digit(text[p])
+    while 0 <= tokens.digit(text[p]) <= 9:
+        mantissa = mantissa * 10 + tokens.digit(text[p])
         p += 1
     whole = p - first
     decimals = 0
     if text[p] == 46:
         p += 1
-        while 0 <= digit(text[p]) <= 9:
-            mantissa = mantissa * 10 + digit(text[p])
+        while 0 <= tokens.digit(text[p]) <= 9:
+            mantissa = mantissa * 10 + tokens.digit(text[p])
             p += 1
         decimals = p - first - whole - 1
         is_short = decimals > 0
@@ -140,7 +109,7 @@ def number(text: RO_U1, start: int, powers: RO_F8) -> tuple[float, int]:
         is_short = True
     is_short &= 0 < whole and whole + decimals <= 15 and not (text[first] == 48 and whole > 1)
     if not is_short or text[p] | 32 == 101:
-        return json_number(text, start, powers)
+        return tokens.json_number(text, start, powers)
     x = float(mantissa)
     if decimals > 0:
         x /= powers[decimals]
@@ -155,7 +124,7 @@ def read_indexed(
 
     Returns the position after it, or -1. counts[1] is then the number of entries.
     """
-    p = skip_space(text, p + 1)
+    p = tokens.skip_space(text, p + 1)
     if text[p] == 125:
         counts[1] = nnz
         return p + 1
@@ -165,10 +134,10 @@ def read_indexed(
         index, p = read_index(text, p + 1, dim)
         if p < 0:
             return -1
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
         if text[p] != 58:
             return -1
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
         x = 1.0
         if text[p] == 116 or text[p] == 102:
             x = 1.0 if text[p] == 116 else 0.0
@@ -180,13 +149,13 @@ def read_indexed(
         indices[nnz] = index
         values[nnz] = x
         nnz += 1
-        p = skip_space(text, p)
+        p = tokens.skip_space(text, p)
         if text[p] == 125:
             counts[1] = nnz
             return p + 1
         if text[p] != 44:
             return -1
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
 
 
 @kernel
@@ -203,8 +172,8 @@ def place_of(
     counts: I8,
 ) -> int:
     """The index of the name in the buffer, which is stored if it is new; -1: no room."""
-    index = hash_bytes(buffer, length) & mask
-    if stores_names and not store_name(
+    index = tokens.hash_bytes(buffer, length) & mask
+    if stores_names and not tokens.store_name(
         journalled, seen, index, buffer, length, name_indices, name_ends, names, counts
     ):
         return -1
@@ -236,7 +205,7 @@ def read_named(
     Returns the position after it, or -1. counts[0] and counts[1] are then the number of names and
     of entries.
     """
-    p = skip_space(text, p + 1)
+    p = tokens.skip_space(text, p + 1)
     if text[p] == 125:
         counts[1] = nnz
         return p + 1
@@ -245,39 +214,41 @@ def read_named(
     while True:
         if text[p] != 34:
             return -1
-        step = next_step(text, p, ascii_only, step, object_at, memo)
+        step = name_cache.next_step(text, p, ascii_only, step, object_at, memo)
         if step < 0:
             return -1
-        at = step * STEP_NUMBERS
-        name = memo[at + LEAD] + 1
-        p += memo[at + LEAD_BYTES]
+        at = step * name_cache.STEP_NUMBERS
+        name = memo[at + name_cache.LEAD] + 1
+        p += memo[at + name_cache.LEAD_BYTES]
         x = 1.0
         if text[p] == 34:
             start = p + 1
             index = slot = -1
-            size, a, b, c = short_text(text, start, ascii_only)
-            if size < SHORT:
+            size, a, b, c = name_cache.short_text(text, start, ascii_only)
+            if size < name_cache.SHORT:
                 p = start + size
                 if text[p] != 34:
                     return -1
-                slot = text_slot(step, size, a, b, c, memo)
-                index = find_text(step, size, a, b, c, slot, memo)
+                slot = name_cache.text_slot(step, size, a, b, c, memo)
+                index = name_cache.find_text(step, size, a, b, c, slot, memo)
             else:
-                p, _ = string_end(text, start, ascii_only)
+                p, _ = name_cache.string_end(text, start, ascii_only)
                 if p < 0:
                     return -1
             if index < 0:
-                length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
+                length = name_cache.copy_bytes(
+                    text, name, name + memo[at + name_cache.NAME_BYTES], buffer, 0
+                )
                 buffer[length] = 61
-                length = copy_bytes(text, start, p, buffer, length + 1)
+                length = name_cache.copy_bytes(text, start, p, buffer, length + 1)
                 index = place_of(
                     buffer, length, -dim - 1, stores_names,
                     journalled, seen, name_indices, name_ends, names, counts,
                 )  # fmt: skip
                 if index < 0:
                     return -1
-                if slot >= 0 and step < LAST_STEP:
-                    store_text(step, size, a, b, c, slot, index, memo)
+                if slot >= 0 and step < name_cache.LAST_STEP:
+                    name_cache.store_text(step, size, a, b, c, slot, index, memo)
             p += 1
         else:
             if text[p] == 116 or text[p] == 102:
@@ -287,29 +258,31 @@ def read_named(
                 x, p = number(text, p, powers)
             if p < 0:
                 return -1
-            index = memo[at + PLACE]
+            index = memo[at + name_cache.PLACE]
             if index < _UNKNOWN and x == 0.0:
                 index = _UNNAMED - index
             elif index < 0:
-                length = copy_bytes(text, name, name + memo[at + NAME_BYTES], buffer, 0)
+                length = name_cache.copy_bytes(
+                    text, name, name + memo[at + name_cache.NAME_BYTES], buffer, 0
+                )
                 index = place_of(
                     buffer, length, -dim - 1, stores_names and x != 0.0,
                     journalled, seen, name_indices, name_ends, names, counts,
                 )  # fmt: skip
                 if index < 0:
                     return -1
-                memo[at + PLACE] = index if x != 0.0 else _UNNAMED - index
-                memo[CHANGES] += 1
+                memo[at + name_cache.PLACE] = index if x != 0.0 else _UNNAMED - index
+                memo[name_cache.CHANGES] += 1
         indices[nnz] = index
         values[nnz] = x
         nnz += 1
-        p = skip_space(text, p)
+        p = tokens.skip_space(text, p)
         if text[p] == 125:
             counts[1] = nnz
             return p + 1
         if text[p] != 44:
             return -1
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
 
 
 @kernel(inline=True)
@@ -319,7 +292,7 @@ def read_list(
     """The numbers of the list of length dim whose bracket is at p, like `read_object`."""
     index = 0
     while True:
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
         x, p = number(text, p, powers)
         if p < 0 or index >= dim:
             return -1
@@ -328,7 +301,7 @@ def read_list(
             values[nnz] = x
             nnz += 1
         index += 1
-        p = skip_space(text, p)
+        p = tokens.skip_space(text, p)
         if text[p] == 93:
             counts[1] = nnz
             return p + 1 if index == dim else -1
@@ -344,7 +317,7 @@ def scalar_end(text: RO_U1, p: int, ascii_only: bool, powers: RO_F8, buffer: U1)
         return p + 1 if p >= 0 else -1
     if text[p] == 116 or text[p] == 102:
         return word_end(text, p)
-    x, p = json_number(text, p, powers)
+    x, p = tokens.json_number(text, p, powers)
     return p
 
 
@@ -402,7 +375,7 @@ def read_x(
         return -1
     if p < 0:
         return -1
-    end = finish_row(indices, values, nnz, counts[1], dim < 0, spare, spare_values)
+    end = tokens.finish_row(indices, values, nnz, counts[1], dim < 0, spare, spare_values)
     if end < 0:
         return -1
     indptr[row + 1] = end
@@ -429,16 +402,16 @@ def read_y(
     counts[2] and counts[3] are its begin and end if no table contains it yet.
     """
     start = p
-    if label_kind == NUMBERS:
-        x, p = json_number(text, p, powers)
+    if label_kind == tokens.NUMBERS:
+        x, p = tokens.json_number(text, p, powers)
         # -0 is 0 if written as a whole number, and -0.0 otherwise.
-        if not abs(x) <= LARGEST or (x == 0.0 and text[start] == 45):
+        if not abs(x) <= tokens.LARGEST or (x == 0.0 and text[start] == 45):
             return -1
         labels[row] = x
         return p
     p = scalar_end(text, p, ascii_only, powers, buffer)
-    if p >= 0 and label_kind != NO_LABELS:
-        slot = label_slot(text, start, p, label_slots, label_ends, label_text)
+    if p >= 0 and label_kind != tokens.NO_LABELS:
+        slot = tokens.label_slot(text, start, p, label_slots, label_ends, label_text)
         if label_slots[slot] < 0:
             counts[2], counts[3] = start, p
             return -1
@@ -451,8 +424,8 @@ def read_weight(text: RO_U1, p: int, powers: RO_F8, weights: F8, row: int) -> in
     """Read the weight at p into weights[row]; the position after it, or -1."""
     if text[p] == 45:
         return -1
-    x, p = json_number(text, p, powers)
-    if not x <= LARGEST:
+    x, p = tokens.json_number(text, p, powers)
+    if not x <= tokens.LARGEST:
         return -1
     weights[row] = x
     return p
@@ -496,7 +469,7 @@ def read_sample(
     weights[row] = 1.0
     if text[p] != 123:
         return -1
-    p = skip_space(text, p + 1)
+    p = tokens.skip_space(text, p + 1)
     while True:
         if text[p] != 34:
             return -1
@@ -511,10 +484,10 @@ def read_sample(
             p += 2
         if text[p] != 34:
             return -1
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
         if text[p] != 58:
             return -1
-        p = skip_space(text, p + 1)
+        p = tokens.skip_space(text, p + 1)
         if field == 120 and not has_x:
             has_x = True
             p = read_x(
@@ -535,15 +508,15 @@ def read_sample(
             return -1
         if p < 0:
             return -1
-        p = skip_space(text, p)
+        p = tokens.skip_space(text, p)
         if text[p] == 125:
             break
         if text[p] != 44:
             return -1
-        p = skip_space(text, p + 1)
-    if not has_x or (label_kind != NO_LABELS and not has_y):
+        p = tokens.skip_space(text, p + 1)
+    if not has_x or (label_kind != tokens.NO_LABELS and not has_y):
         return -1
-    return skip_space(text, p + 1)
+    return tokens.skip_space(text, p + 1)
 
 
 @kernel
@@ -590,11 +563,11 @@ def read_samples(
     buffer  (2 LONGEST_NAME + 1,) uint8     for the current name
     """
     p, line, row_index, row = at[0], at[1], at[2], at[3]
-    names_before, changes = counts[0], memo[CHANGES]
+    names_before, changes = counts[0], memo[name_cache.CHANGES]
     result = ENDED
     while p < text.shape[0]:
         start = p
-        p = skip_space(text, p)
+        p = tokens.skip_space(text, p)
         if text[p] == LINE_FEED and separator == LINE_FEED:
             p += 1
             line += 1
@@ -610,10 +583,10 @@ def read_samples(
         if p < 0 or (text[p] != separator and not is_last):
             p = start
             result = STOPPED
-            drop_names(seen, name_indices, counts, names_before)
-            forget_since(memo, changes)
+            tokens.drop_names(seen, name_indices, counts, names_before)
+            name_cache.forget_since(memo, changes)
             break
-        names_before, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[name_cache.CHANGES]
         row_indices[row] = row_index
         row += 1
         row_index += 1
@@ -660,11 +633,11 @@ def read_column(
     at      (4,) int64          byte, -, -, rows: where to resume
     """
     p, row = at[0], at[3]
-    names_before, changes = counts[0], memo[CHANGES]
+    names_before, changes = counts[0], memo[name_cache.CHANGES]
     while True:
         start = p
         counts[2] = counts[3] = 0
-        p = skip_space(text, p)
+        p = tokens.skip_space(text, p)
         if column == X:
             p = read_x(
                 text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
@@ -679,13 +652,13 @@ def read_column(
         else:
             p = read_weight(text, p, powers, weights, row)
         if p >= 0:
-            p = skip_space(text, p)
+            p = tokens.skip_space(text, p)
         if p < 0 or (text[p] != COMMA and text[p] != BRACKET):
-            drop_names(seen, name_indices, counts, names_before)
-            forget_since(memo, changes)
+            tokens.drop_names(seen, name_indices, counts, names_before)
+            name_cache.forget_since(memo, changes)
             at[0], at[3] = start, row
             return STOPPED
-        names_before, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[name_cache.CHANGES]
         row += 1
         p += 1
         if text[p - 1] == BRACKET:

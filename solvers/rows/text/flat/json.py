@@ -6,6 +6,7 @@ Not read here: lists, names with escapes, rows in explicit form, and what is NOT
 """
 
 from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
+from dualstream.solvers.rows.text import name_cache
 from dualstream.solvers.rows.text.flat.escapes import decoded
 from dualstream.solvers.rows.text.flat.features import put_rest
 from dualstream.solvers.rows.text.flat.plan import (
@@ -40,15 +41,6 @@ from dualstream.solvers.rows.text.flat.values import (
     put_text,
 )
 from dualstream.solvers.rows.text.json import BRACKET, COMMA, LINE_FEED, number, word_end
-from dualstream.solvers.rows.text.name_cache import (
-    CHANGES,
-    LEAD_BYTES,
-    SHORT,
-    STEP_NUMBERS,
-    forget_since,
-    short_text,
-    string_end,
-)
 from dualstream.solvers.rows.text.tokens import NO_LABELS, drop_names, finish_row, skip_space
 
 MAX_DEPTH = 8
@@ -76,14 +68,14 @@ def read_value(
     c = text[p]
     if c == 34:
         start = p + 1
-        size, key, more, rest = short_text(text, start, ascii_only)
+        size, key, more, rest = name_cache.short_text(text, start, ascii_only)
         end = start + size
-        if size >= SHORT:
-            end, _ = string_end(text, start, ascii_only)
+        if size >= name_cache.SHORT:
+            end, _ = name_cache.string_end(text, start, ascii_only)
         if end < 0 or text[end] != 34:
             end, length = decoded(text, start, ascii_only, out.scratch)
             return end + 1, (NOT_MINE if end < 0 else put_decoded(node, length, nnz, out))
-        is_short = size < SHORT
+        is_short = size < name_cache.SHORT
         return end + 1, put_keyed(node, text, start, end, is_short, key, more, rest, nnz, out)
     if c == 116 or c == 102:
         return word_end(text, p), put_boolean(node, c == 116, nnz, out)
@@ -115,7 +107,9 @@ def read_object(
             if node < 0:
                 return node, nnz
             # The name may have had fewer blanks after it last time.
-            p = skip_space(text, p + out.memo[node * STEP_NUMBERS + LEAD_BYTES])
+            p = skip_space(
+                text, p + out.memo[node * name_cache.STEP_NUMBERS + name_cache.LEAD_BYTES]
+            )
             if not is_first(node, out):
                 return NOT_MINE, nnz
             field = NODES_AT + node * FIELDS
@@ -220,7 +214,7 @@ def read_flat_objects(
     )  # fmt: skip
     out = reference_to(fields)
     p, line, row_index, row = at[0], at[1], at[2], at[3]
-    names_before, changes = counts[0], memo[CHANGES]
+    names_before, changes = counts[0], memo[name_cache.CHANGES]
     result = 0
     while p < text.shape[0]:
         start = p
@@ -247,9 +241,9 @@ def read_flat_objects(
             result = p if p < 0 else NOT_MINE
             p = start
             drop_names(seen, name_indices, counts, names_before)
-            forget_since(memo, changes)
+            name_cache.forget_since(memo, changes)
             break
-        names_before, changes = counts[0], memo[CHANGES]
+        names_before, changes = counts[0], memo[name_cache.CHANGES]
         indptr[row + 1] = end
         row_indices[row] = row_index
         id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]

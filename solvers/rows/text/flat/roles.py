@@ -5,6 +5,8 @@ if Python must read it.
 """
 
 from dualstream.solvers.jit import RO_U1, kernel
+from dualstream.solvers.rows.text import tokens
+from dualstream.solvers.rows.text.flat import values
 from dualstream.solvers.rows.text.flat.plan import (
     ID_BEGIN,
     ID_END,
@@ -12,22 +14,8 @@ from dualstream.solvers.rows.text.flat.plan import (
     NOT_MINE,
     OUT,
 )
-from dualstream.solvers.rows.text.flat.values import (
-    AS_IT_IS,
-    category_of,
-    is_missing_number,
-    is_missing_text,
-)
 from dualstream.solvers.rows.text.json import word_end
 from dualstream.solvers.rows.text.name_cache import string_end
-from dualstream.solvers.rows.text.tokens import (
-    LARGEST,
-    NO_LABELS,
-    NUMBERS,
-    digit,
-    json_number,
-    label_slot,
-)
 
 _LONGEST_ID = 255
 
@@ -35,9 +23,9 @@ _LONGEST_ID = 255
 @kernel(inner=True)
 def set_weight(x: float, row: int, out: OUT) -> bool:
     """Set the weight of a row, unless the number stands for a missing value."""
-    if is_missing_number(0, x, out):
+    if values.is_missing_number(0, x, out):
         return True
-    if not 0.0 <= x <= LARGEST:
+    if not 0.0 <= x <= tokens.LARGEST:
         return False
     out.weights[row] = x
     return True
@@ -46,17 +34,17 @@ def set_weight(x: float, row: int, out: OUT) -> bool:
 @kernel(inner=True)
 def set_weight_text(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
     """As `set_weight`, of text[start:end]."""
-    is_missing = is_missing_text(0, text, start, end, out)
+    is_missing = values.is_missing_text(0, text, start, end, out)
     if is_missing != 0:
         return is_missing > 0
-    x, q = json_number(text, start, out.powers)
+    x, q = tokens.json_number(text, start, out.powers)
     return q == end and text[start] != 45 and set_weight(x, row, out)
 
 
 @kernel(inner=True)
 def set_number_label(x: float, row: int, out: OUT) -> bool:
     """Set the label of a row to a number; not to 0, whose sign depends on how it is written."""
-    if not 0.0 < abs(x) <= LARGEST or is_missing_number(0, x, out):
+    if not 0.0 < abs(x) <= tokens.LARGEST or values.is_missing_number(0, x, out):
         return False
     out.labels[row] = x
     return True
@@ -69,7 +57,7 @@ def set_class(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
     counts[2] and counts[3] are then its begin and end. A label that stands for a missing value is
     in no table, because its row is refused.
     """
-    slot = label_slot(text, start, end, out.label_slots, out.label_ends, out.label_text)
+    slot = tokens.label_slot(text, start, end, out.label_slots, out.label_ends, out.label_text)
     if out.label_slots[slot] < 0:
         out.counts[2], out.counts[3] = start, end
         return False
@@ -80,24 +68,24 @@ def set_class(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
 @kernel(inner=True)
 def set_label_text(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bool:
     """Set the label of a row to text[start:end]."""
-    if out.label_kind == NO_LABELS:
+    if out.label_kind == tokens.NO_LABELS:
         return True
-    if out.label_kind != NUMBERS:
+    if out.label_kind != tokens.NUMBERS:
         return start < end and set_class(text, start, end, row, out)
-    if is_missing_text(0, text, start, end, out) != 0:
+    if values.is_missing_text(0, text, start, end, out) != 0:
         return False
-    x, q = json_number(text, start, out.powers)
+    x, q = tokens.json_number(text, start, out.powers)
     # -0 is 0 if written as a whole number, and -0.0 otherwise.
     if q == end and x == 0.0 and text[start] != 45:
         out.labels[row] = x
-        return not is_missing_number(0, x, out)
+        return not values.is_missing_number(0, x, out)
     return q == end and set_number_label(x, row, out)
 
 
 @kernel(inner=True)
 def set_id_text(text: RO_U1, start: int, end: int, out: OUT) -> bool:
     """Note text[start:end] as the id of the row, unless it stands for a missing value."""
-    is_missing = is_missing_text(0, text, start, end, out)
+    is_missing = values.is_missing_text(0, text, start, end, out)
     if is_missing != 0:
         return is_missing > 0
     if not 1 <= end - start <= _LONGEST_ID:
@@ -105,8 +93,8 @@ def set_id_text(text: RO_U1, start: int, end: int, out: OUT) -> bool:
     for p in range(start, end):
         if text[p] < 32 or text[p] > 126:
             return False
-    form, _ = category_of(text, start, end, out)
-    if form != AS_IT_IS:
+    form, _ = values.category_of(text, start, end, out)
+    if form != values.AS_IT_IS:
         return False
     out.notes[ID_BEGIN], out.notes[ID_END] = start, end
     return True
@@ -118,7 +106,7 @@ def read_number_id(text: RO_U1, p: int, out: OUT) -> int:
     start = p
     p += text[p] == 45
     first = p
-    while 0 <= digit(text[p]) <= 9:
+    while 0 <= tokens.digit(text[p]) <= 9:
         p += 1
     is_integer = text[p] != 46 and text[p] | 32 != 101
     # Python writes -0 as 0.
@@ -127,10 +115,10 @@ def read_number_id(text: RO_U1, p: int, out: OUT) -> int:
         return NOT_MINE
     # Numbers that are missing in all columns come first.
     if out.missing_numbers.shape[0] > 0 and out.plan[MISSING_NUMBERS_AT] == 0:
-        x, q = json_number(text, start, out.powers)
+        x, q = tokens.json_number(text, start, out.powers)
         if q != p:
             return NOT_MINE
-        if is_missing_number(0, x, out):
+        if values.is_missing_number(0, x, out):
             return p
     out.notes[ID_BEGIN], out.notes[ID_END] = start, p
     return p
@@ -145,20 +133,20 @@ def read_label(text: RO_U1, p: int, ascii_only: bool, row: int, out: OUT) -> int
         end, _ = string_end(text, p + 1, ascii_only)
         if end < 0:
             return NOT_MINE
-        if out.label_kind == NUMBERS:
+        if out.label_kind == tokens.NUMBERS:
             is_good = set_label_text(text, p + 1, end, row, out)
             return end + 1 if is_good else NOT_MINE
         p = end + 1
     elif c == 116 or c == 102:
-        p = word_end(text, p) if out.label_kind != NUMBERS else NOT_MINE
+        p = word_end(text, p) if out.label_kind != tokens.NUMBERS else NOT_MINE
     elif c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
-        return p + 4 if is_null and out.label_kind == NO_LABELS else NOT_MINE
+        return p + 4 if is_null and out.label_kind == tokens.NO_LABELS else NOT_MINE
     else:
-        x, p = json_number(text, p, out.powers)
-        if out.label_kind == NUMBERS and p >= 0:
+        x, p = tokens.json_number(text, p, out.powers)
+        if out.label_kind == tokens.NUMBERS and p >= 0:
             return p if set_label_text(text, start, p, row, out) else NOT_MINE
-    if p < 0 or out.label_kind == NO_LABELS:
+    if p < 0 or out.label_kind == tokens.NO_LABELS:
         return p
     return p if set_class(text, start, p, row, out) else NOT_MINE
 
@@ -175,7 +163,7 @@ def read_weight(text: RO_U1, p: int, ascii_only: bool, row: int, out: OUT) -> in
     if c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
         return p + 4 if is_null else NOT_MINE
-    x, q = json_number(text, p, out.powers)
+    x, q = tokens.json_number(text, p, out.powers)
     return q if q > 0 and c != 45 and set_weight(x, row, out) else NOT_MINE
 
 

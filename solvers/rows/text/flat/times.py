@@ -3,24 +3,7 @@
 import math
 
 from dualstream.solvers.jit import RO_U1, kernel
-from dualstream.solvers.rows.text.flat.features import (
-    JOINED_AT,
-    note,
-    put_input,
-    put_made,
-    put_named,
-)
-from dualstream.solvers.rows.text.flat.plan import (
-    FIELDS,
-    FIRST,
-    INPUT,
-    LATEST,
-    NODES_AT,
-    NOT_MINE,
-    OPTION,
-    OUT,
-    WEEKDAYS_AT,
-)
+from dualstream.solvers.rows.text.flat import features, plan
 from dualstream.solvers.rows.text.tokens import digit, json_number
 
 HOUR, WEEKDAY, MONTH_DAY, YEAR_DAY, AGE = 1, 2, 3, 4, 5
@@ -179,9 +162,9 @@ def day_in_year(days: int) -> tuple[int, int]:
 
 
 @kernel(inner=True)
-def note_count(node: int, count: int, out: OUT) -> int:
+def note_count(node: int, count: int, out: plan.OUT) -> int:
     """Note a number of at most three digits as a part's category; False if there is no room."""
-    at = JOINED_AT
+    at = features.JOINED_AT
     if count >= 100:
         out.scratch[at] = 48 + count // 100
         at += 1
@@ -189,14 +172,14 @@ def note_count(node: int, count: int, out: OUT) -> int:
         out.scratch[at] = 48 + count // 10 % 10
         at += 1
     out.scratch[at] = 48 + count % 10
-    return note(node, out.scratch, JOINED_AT, at + 1, out)
+    return features.note(node, out.scratch, features.JOINED_AT, at + 1, out)
 
 
 @kernel(inner=True)
-def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
+def put_time(node: int, seconds: int, micros: int, nnz: int, out: plan.OUT) -> int:
     """Add the parts of a time, in seconds since 1970 and microseconds; see `seconds_of`, too."""
-    at = NODES_AT + node * FIELDS
-    part, parts = out.plan[at + FIRST], out.plan[at + OPTION]
+    at = plan.NODES_AT + node * plan.FIELDS
+    part, parts = out.plan[at + plan.FIRST], out.plan[at + plan.OPTION]
     days = seconds // DAY_S
     of_day = seconds - days * DAY_S
     hour = of_day // 3600
@@ -205,26 +188,26 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
     year_day, month_day = day_in_year(days)
     since = seconds + micros * 1e-6
     since = since if since != 0.0 else 1e-6
-    if out.plan[at + INPUT]:
-        if since > out.notes[LATEST]:
-            return NOT_MINE
-        nnz = put_input(out.plan[at + INPUT], since, nnz, out)
+    if out.plan[at + plan.INPUT]:
+        if since > out.notes[plan.LATEST]:
+            return plan.NOT_MINE
+        nnz = features.put_input(out.plan[at + plan.INPUT], since, nnz, out)
         if nnz < 0:
             return nnz
     while parts > 0:
         kind = parts % 8
         parts //= 8
         if kind == WEEKDAY:
-            first = WEEKDAYS_AT + 3 * ((days + 3) % 7)
-            if not note(part, out.texts, first, first + 3, out):
-                return NOT_MINE
-            nnz = put_made(part, out.texts, first, first + 3, nnz, out)
+            first = plan.WEEKDAYS_AT + 3 * ((days + 3) % 7)
+            if not features.note(part, out.texts, first, first + 3, out):
+                return plan.NOT_MINE
+            nnz = features.put_made(part, out.texts, first, first + 3, nnz, out)
             part += 1
             if nnz < 0:
                 return nnz
             continue
         if kind == AGE:
-            nnz = put_named(part, since, nnz, out)
+            nnz = features.put_named(part, since, nnz, out)
             part += 1
             if nnz < 0:
                 return nnz
@@ -237,10 +220,10 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
             turn, count = (year_day + day) / YEAR_DAYS, year_day + 1
         angle = 2.0 * math.pi * turn
         if not note_count(part, count, out):
-            return NOT_MINE
-        nnz = put_named(part, math.sin(angle), nnz, out)
+            return plan.NOT_MINE
+        nnz = features.put_named(part, math.sin(angle), nnz, out)
         if nnz >= 0:
-            nnz = put_named(part + 1, math.cos(angle), nnz, out)
+            nnz = features.put_named(part + 1, math.cos(angle), nnz, out)
         if nnz < 0:
             return nnz
         part += 2
@@ -248,19 +231,19 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: OUT) -> int:
 
 
 @kernel(inner=True)
-def put_number_as_time(node: int, x: float, nnz: int, out: OUT) -> int:
+def put_number_as_time(node: int, x: float, nnz: int, out: plan.OUT) -> int:
     """Add a number to a column of times."""
     seconds, micros = time_of_number(x)
-    return NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
+    return plan.NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
 
 
 @kernel(inner=True)
-def put_text_as_time(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -> int:
+def put_text_as_time(node: int, text: RO_U1, start: int, end: int, nnz: int, out: plan.OUT) -> int:
     """Add a text to a column of times."""
     seconds, micros = iso_time(text, start, end)
     if seconds == BAD:
         x, q = json_number(text, start, out.powers)
         if q != end:
-            return NOT_MINE
+            return plan.NOT_MINE
         seconds, micros = time_of_number(x)
-    return NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
+    return plan.NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)

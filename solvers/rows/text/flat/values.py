@@ -8,17 +8,7 @@ import math
 
 from dualstream.solvers.jit import RO_U1, kernel
 from dualstream.solvers.rows.text.csv import form_of, form_of_no_number, past_blanks, word_form
-from dualstream.solvers.rows.text.flat.features import (
-    JOINED_AT,
-    MISSING,
-    note,
-    put_input,
-    put_joined,
-    put_made,
-    put_missing,
-    put_named,
-    short_key,
-)
+from dualstream.solvers.rows.text.flat import features
 from dualstream.solvers.rows.text.flat.plan import (
     BOOLEAN,
     CATEGORY,
@@ -114,7 +104,7 @@ def write_digits(x: float, out: OUT) -> int:
     size = 1
     while size < 16 and rest >= 10**size:
         size += 1
-    at = JOINED_AT
+    at = features.JOINED_AT
     if x < 0.0:
         out.scratch[at] = 45
         at += 1
@@ -143,8 +133,8 @@ def write_number(x: float, text: RO_U1, start: int, end: int, out: OUT) -> int:
     if points != 1 or text[p] == 46 or (text[p] == 48 and text[p + 1] != 46):
         return NOT_MINE
     for k in range(end - start):
-        out.scratch[JOINED_AT + k] = text[start + k]
-    return JOINED_AT + end - start
+        out.scratch[features.JOINED_AT + k] = text[start + k]
+    return features.JOINED_AT + end - start
 
 
 @kernel(inner=True)
@@ -184,11 +174,11 @@ def put_boolean(node: int, x: bool, nnz: int, out: OUT) -> int:
     is_category = kind == CATEGORY or kind == KEY_ALONE
     if not (is_category or kind == BOOLEAN or kind == INFERRED):
         return NOT_MINE
-    if not note(node, out.texts, start, end, out):
+    if not features.note(node, out.texts, start, end, out):
         return NOT_MINE
     if is_category:
-        return put_made(node, out.texts, start, end, nnz, out)
-    return put_named(node, 1.0 if x else 0.0, nnz, out)
+        return features.put_made(node, out.texts, start, end, nnz, out)
+    return features.put_named(node, 1.0 if x else 0.0, nnz, out)
 
 
 @kernel(inline=True)
@@ -196,7 +186,7 @@ def put_null(node: int, nnz: int, out: OUT) -> int:
     """Add null to a column."""
     if out.plan[NODES_AT + node * FIELDS + KIND] == IGNORED:
         return nnz
-    return put_missing(node, nnz, out) if out.plan[NULL_IS_MISSING] else NOT_MINE
+    return features.put_missing(node, nnz, out) if out.plan[NULL_IS_MISSING] else NOT_MINE
 
 
 @kernel(inner=True)
@@ -207,7 +197,7 @@ def put_number_of_other(
     at = NODES_AT + node * FIELDS
     kind = out.plan[at + KIND]
     if is_missing_number(node, x, out):
-        return put_missing(node, nnz, out)
+        return features.put_missing(node, nnz, out)
     if kind == TIME:
         return put_number_as_time(node, x, nnz, out)
     if kind == BOOLEAN and (x == 0.0 or x == 1.0):
@@ -217,15 +207,15 @@ def put_number_of_other(
         return NOT_MINE
     if is_category or out.plan[at + CROSS] > 0:
         end = write_number(x, text, start, end, out)
-        if end < 0 or not note(node, out.scratch, JOINED_AT, end, out):
+        if end < 0 or not features.note(node, out.scratch, features.JOINED_AT, end, out):
             return NOT_MINE
     if is_category:
-        return put_made(node, out.scratch, JOINED_AT, end, nnz, out)
+        return features.put_made(node, out.scratch, features.JOINED_AT, end, nnz, out)
     if out.plan[at + INPUT]:
-        nnz = put_input(out.plan[at + INPUT], x if abs(x) > ZERO else ZERO, nnz, out)
+        nnz = features.put_input(out.plan[at + INPUT], x if abs(x) > ZERO else ZERO, nnz, out)
         if nnz < 0:
             return nnz
-    return put_named(node, x, nnz, out)
+    return features.put_named(node, x, nnz, out)
 
 
 @kernel(inline=True)
@@ -237,7 +227,7 @@ def put_number(node: int, x: float, text: RO_U1, start: int, end: int, nnz: int,
         return nnz
     is_plain = (kind == NUMBER or kind == INFERRED) and out.plan[at + CROSS] == 0
     if is_plain and out.missing_numbers.shape[0] == 0:
-        return put_named(node, x, nnz, out)
+        return features.put_named(node, x, nnz, out)
     return int(put_number_of_other(node, x, text, start, end, nnz, out))
 
 
@@ -274,9 +264,9 @@ def put_text_of_other(node: int, text: RO_U1, start: int, end: int, nnz: int, ou
             return put_boolean(node, form == AS_TRUE, nnz, out)
         if form == AS_DIGITS:
             end = write_digits(x, out)
-            if not note(node, out.scratch, JOINED_AT, end, out):
+            if not features.note(node, out.scratch, features.JOINED_AT, end, out):
                 return NOT_MINE
-            return put_made(node, out.scratch, JOINED_AT, end, nnz, out)
+            return features.put_made(node, out.scratch, features.JOINED_AT, end, nnz, out)
     elif kind == NUMBER or kind == INFERRED:
         if ends_with_feed(text, start, end):
             return NOT_MINE
@@ -295,9 +285,9 @@ def put_text_of_other(node: int, text: RO_U1, start: int, end: int, nnz: int, ou
             return NOT_MINE
     else:
         return NOT_MINE
-    if not note(node, text, start, end, out):
+    if not features.note(node, text, start, end, out):
         return NOT_MINE
-    return put_joined(node, node, text, start, end, nnz, out)
+    return features.put_joined(node, node, text, start, end, nnz, out)
 
 
 @kernel(inline=True)
@@ -325,10 +315,10 @@ def put_keyed(
     if is_short and (kind == CATEGORY or kind == INFERRED):
         slot = text_slot(node, size, a, b, c, out.memo)
         index = find_text(node, size, a, b, c, slot, out.memo)
-        if index == MISSING:
-            return put_missing(node, nnz, out)
+        if index == features.MISSING:
+            return features.put_missing(node, nnz, out)
         if index >= 0:
-            if out.plan[at + CROSS] and not note(node, text, start, end, out):
+            if out.plan[at + CROSS] and not features.note(node, text, start, end, out):
                 return NOT_MINE
             out.indices[nnz] = index
             out.values[nnz] = 1.0
@@ -337,14 +327,14 @@ def put_keyed(
         if 48 <= text[start] <= 57 and size > 0 and out.missing_numbers.shape[0] == 0:
             x, q = json_number(text, start, out.powers)
             if q == end and out.plan[at + CROSS] == 0:
-                return put_named(node, x, nnz, out)
+                return features.put_named(node, x, nnz, out)
     is_missing = is_missing_text(node, text, start, end, out)
     if is_missing < 0:
         return NOT_MINE
     if is_missing:
         if slot >= 0:
-            store_text(node, size, a, b, c, slot, MISSING, out.memo)
-        return put_missing(node, nnz, out)
+            store_text(node, size, a, b, c, slot, features.MISSING, out.memo)
+        return features.put_missing(node, nnz, out)
     return int(put_text_of_other(node, text, start, end, nnz, out))
 
 
@@ -354,5 +344,5 @@ def put_text(node: int, text: RO_U1, start: int, end: int, nnz: int, out: OUT) -
     is_short = end - start < SHORT and start + SHORT <= text.shape[0]
     a = b = c = 0
     if is_short:
-        a, b, c = short_key(text, start, end - start)
+        a, b, c = features.short_key(text, start, end - start)
     return int(put_keyed(node, text, start, end, is_short, a, b, c, nnz, out))
