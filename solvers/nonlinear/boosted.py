@@ -31,6 +31,7 @@ from dualstream.solvers.nonlinear.boosted_growth import NO_ERRORS, Growth
 from dualstream.solvers.nonlinear.boosted_kernels import (
     AT,
     BASE,
+    DONE,
     GROWN,
     MARGIN,
     MEAN_SQUARE,
@@ -41,8 +42,7 @@ from dualstream.solvers.nonlinear.boosted_kernels import (
 )
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.dense_columns import COLUMNS, LARGEST_VALUE
-from dualstream.solvers.nonlinear.dense_values import dense_values
-from dualstream.solvers.nonlinear.lags import COMPARED, Lags, follow_each_other
+from dualstream.solvers.nonlinear.lags import COMPARED, NOT_SERVED, Lags, follow_each_other
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.protocols.explanation import Explanation
 from dualstream.solvers.protocols.learner import State
@@ -69,17 +69,18 @@ class Boosted(TreeRing, NonlinearLearner):
     # -- learning and scoring --------------------------------------------------------------------
 
     def _learn_rows(self, batch: Batch, scores: Floats, losses: Floats) -> None:
-        batch, n = self._lags.learn(batch), len(batch)
-        done = 0
+        done, n = 0, len(batch)
+        served = NOT_SERVED if batch.served is None else batch.served
         while done < n:
             done, why = _kernels.learn_rows(
-                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, done,
-                scores, losses, self._is_binary, self.REACH, self._window, FIRST_TREE,
-                self._renewal, *self._table.arrays, self._k, self._f, self._x,
-                self._codes, self._sample, self._about, self._leaves, self._edges, self._n_edges,
-                self._feature, self._threshold, self._left, self._value,
+                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, served,
+                done, scores, losses, self._is_binary, self.REACH, self._window, FIRST_TREE,
+                self._renewal, *self._lags.arguments, *self._table.arrays, self._k, self._f,
+                self._x, self._codes, self._sample, self._about, self._leaves, self._edges,
+                self._n_edges, self._feature, self._threshold, self._left, self._value,
             )  # fmt: skip
-            self._make_up(why)
+            if why != DONE:
+                self._make_up(why)
         if self._is_absolute:
             np.abs(batch.labels - scores, out=losses)
 
@@ -152,15 +153,19 @@ class Boosted(TreeRing, NonlinearLearner):
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
+        return self._scored(batch)[0]
+
+    def _scored(self, batch: Batch) -> tuple[Floats, Floats]:
+        """The scores, and the columns of the last row."""
         batch.check_width(self._dim)
-        batch = self._lags.peek(batch)
-        scores = np.empty(len(batch))
+        served = NOT_SERVED if batch.served is None else batch.served
+        scores, x = np.empty(len(batch)), np.empty(len(self._x))
         keys, columns, _ = self._table.arrays
         _kernels.score_rows(
-            batch.indptr, batch.indices, batch.values, scores, keys, columns, self._k, self._f,
-            np.empty_like(self._x), *self._trees,
+            batch.indptr, batch.indices, batch.values, served, scores, *self._lags.arguments,
+            keys, columns, self._k, self._f, x, *self._trees,
         )  # fmt: skip
-        return scores
+        return scores, x
 
     def _score_form(self) -> Trees:
         trees, features = int(self._k[TREES]), self._table.features(int(self._k[COLUMNS]))
@@ -189,7 +194,8 @@ class Boosted(TreeRing, NonlinearLearner):
         The value of a split node is the mean of its leaves, weighted by the rows of the ring.
         O(window x trees).
         """
-        features, x = dense_values(self._table, self._k, self._lags.peek(row))
+        (score,), x = self._scored(row)
+        features = self._table.features(int(self._k[COLUMNS]))
         means = self._node_means()
         trees = np.arange(len(means))
         node = np.zeros(len(means), np.int64)
@@ -203,7 +209,7 @@ class Boosted(TreeRing, NonlinearLearner):
             node[splits] = self._left[tree, parent] + (x[column] > self._threshold[tree, parent])
             np.add.at(contributions, column, means[tree, node[splits]] - means[tree, parent])
         base = math.fsum([self._f[BASE], *means[:, 0]])
-        return Explanation.of(self.predict(row)[0], base, features, contributions)
+        return Explanation.of(score, base, features, contributions)
 
     def _node_means(self) -> Floats:
         """(trees, nodes): the value of each leaf, and the mean of its children for each split.

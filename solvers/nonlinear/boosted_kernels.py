@@ -40,8 +40,16 @@ from dualstream.solvers.nonlinear.dense_columns import (
     N_OF_COLUMNS,
     REVIEW_ROWS,
     SINCE_REVIEW,
-    count_features,
+    count_learned,
     dense_row,
+    give_columns,
+)
+from dualstream.solvers.nonlinear.lags import (
+    count_lags,
+    enter_target,
+    give_lag_columns,
+    lags_of_row,
+    set_lags,
 )
 from dualstream.solvers.rows.scalar import clip, log1pexp
 
@@ -107,7 +115,12 @@ def score_rows(
     indptr: RO_I8,
     indices: RO_I4,
     values: RO_F8,
+    served: RO_F8,
     scores: F8,
+    width: int,
+    lags: int,
+    recent: F8,
+    targets: I8,
     keys: I8,
     columns: I8,
     k: I8,
@@ -118,9 +131,11 @@ def score_rows(
     left: I4_2D,
     value: F8_2D,
 ) -> None:
-    """Scores (n,) of rows."""
+    """Scores (n,) of rows; x has the last one. See learn_rows."""
     for i in range(scores.shape[0]):
         dense_row(indices, values, indptr[i], indptr[i + 1], keys, columns, k, x)
+        n_lags = lags_of_row(i, served, lags, targets)
+        set_lags(n_lags, width, recent, targets, keys, columns, x)
         scores[i] = margin_of(x, k[TREES], f[BASE], feature, threshold, left, value)
 
 
@@ -190,6 +205,7 @@ def learn_rows(
     values: RO_F8,
     labels: RO_F8,
     weights: RO_F8,
+    served: RO_F8,
     start: int,
     scores: F8,
     losses: F8,
@@ -198,6 +214,10 @@ def learn_rows(
     window: int,
     first_tree: int,
     renewal: int,
+    width: int,
+    lags: int,
+    recent: F8,
+    targets: I8,
     keys: I8,
     columns: I8,
     counts: I8,
@@ -220,16 +240,23 @@ def learn_rows(
     reach       root mean square errors from the margin within which a target counts
     window      rows that the ring may hold, when it is as wide as now
     renewal     a tree is due after a `renewal`-th of the ring's rows
+    width, lags, recent, targets   see lags.Lags
     """
     for i in range(start, labels.shape[0]):
-        begin, end = indptr[i], indptr[i + 1]
+        begin, end, room = indptr[i], indptr[i + 1], codes.shape[1]
         learns = weights[i] > 0.0
+        n_lags = lags_of_row(i, served, lags, targets)
         if learns:
             if k[ROWS] < window and k[ROWS] == codes.shape[0]:
                 return i, NEEDS_ROW
-            if count_features(indices, begin, end, codes.shape[1], keys, columns, counts, k) == 0:
+            if give_columns(indices, begin, end, room, keys, columns, k) == 0:
                 return i, NEEDS_COLUMN
+            if give_lag_columns(n_lags, room, width, recent, targets, keys, columns, k) == 0:
+                return i, NEEDS_COLUMN
+            count_learned(indices, begin, end, keys, counts, k)
+            count_lags(n_lags, width, recent, targets, keys, counts)
         dense_row(indices, values, begin, end, keys, columns, k, x)
+        set_lags(n_lags, width, recent, targets, keys, columns, x)
         at, margin = k[AT], f[BASE]
         for t in range(k[TREES]):
             node = 0
@@ -248,6 +275,8 @@ def learn_rows(
         if not learns:
             continue
         enter_row(at, x, codes, sample, edges, n_edges, k)
+        if n_lags >= 0:
+            enter_target(y, recent, targets)
         target = y
         if is_binary:
             target = 1.0 if y > 0.0 else 0.0

@@ -150,6 +150,49 @@ def enter_features(
         keys[cell], columns[cell], counts[cell] = features[i], own_columns[i], counted[i]
 
 
+@kernel(inline=True)
+def give_column(feature: int, room: int, keys: I8, columns: I8, k: I8) -> int:
+    """Give a new feature a column; 0 if it needs one beyond `room` columns, else 1."""
+    cell = cell_of(feature, keys)
+    if keys[cell] != _FREE or k[COUNTED] == MAX_CANDIDATES:
+        return 1
+    if k[COLUMNS] < MAX_COLUMNS:
+        if k[COLUMNS] == room:
+            return 0
+        columns[cell] = k[COLUMNS]
+        k[COLUMNS] += 1
+    keys[cell] = feature
+    k[COUNTED] += 1
+    return 1
+
+
+@kernel(inline=True)
+def count_feature(feature: int, keys: I8, counts: I8) -> None:
+    """Count a feature of a learned row."""
+    cell = cell_of(feature, keys)
+    if keys[cell] != _FREE:
+        counts[cell] += 1
+
+
+@kernel(inline=True)
+def give_columns(
+    indices: RO_I4, begin: int, end: int, room: int, keys: I8, columns: I8, k: I8
+) -> int:
+    """Give the new features of one learned row a column; 0 if one is needed beyond `room`."""
+    for p in range(begin, end):
+        if give_column(indices[p], room, keys, columns, k) == 0:
+            return 0
+    return 1
+
+
+@kernel(inline=True)
+def count_learned(indices: RO_I4, begin: int, end: int, keys: I8, counts: I8, k: I8) -> None:
+    """Count one learned row and its features."""
+    for p in range(begin, end):
+        count_feature(indices[p], keys, counts)
+    k[SINCE_REVIEW] += 1
+
+
 @kernel(inline=True, inner=False)
 def count_features(
     indices: RO_I4, begin: int, end: int, room: int, keys: I8, columns: I8, counts: I8, k: I8
@@ -159,23 +202,18 @@ def count_features(
     Returns 0, and has counted nothing, if a column is needed beyond `room` columns: make room, up
     to MAX_COLUMNS, and call again.
     """
-    for p in range(begin, end):
-        cell = cell_of(indices[p], keys)
-        if keys[cell] != _FREE or k[COUNTED] == MAX_CANDIDATES:
-            continue
-        if k[COLUMNS] < MAX_COLUMNS:
-            if k[COLUMNS] == room:
-                return 0
-            columns[cell] = k[COLUMNS]
-            k[COLUMNS] += 1
-        keys[cell] = indices[p]
-        k[COUNTED] += 1
-    for p in range(begin, end):
-        cell = cell_of(indices[p], keys)
-        if keys[cell] != _FREE:
-            counts[cell] += 1
-    k[SINCE_REVIEW] += 1
+    if give_columns(indices, begin, end, room, keys, columns, k) == 0:
+        return 0
+    count_learned(indices, begin, end, keys, counts, k)
     return 1
+
+
+@kernel(inline=True)
+def set_value(feature: int, value: float, keys: I8, columns: I8, x: F8) -> None:
+    """Set the column of a feature in x, in single precision."""
+    cell = cell_of(feature, keys)
+    if keys[cell] != _FREE and columns[cell] != _FREE:
+        x[columns[cell]] = np.float32(max(min(value, LARGEST_VALUE), -LARGEST_VALUE))
 
 
 @kernel(inline=True)
@@ -186,6 +224,4 @@ def dense_row(
     for j in range(k[COLUMNS]):
         x[j] = 0.0
     for p in range(begin, end):
-        cell = cell_of(indices[p], keys)
-        if keys[cell] != _FREE and columns[cell] != _FREE:
-            x[columns[cell]] = np.float32(max(min(values[p], LARGEST_VALUE), -LARGEST_VALUE))
+        set_value(indices[p], values[p], keys, columns, x)

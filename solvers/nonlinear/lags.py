@@ -24,21 +24,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, Floats, Ints, kernel
+from dualstream.solvers.nonlinear.dense_columns import count_feature, give_column, set_value
 from dualstream.solvers.nonlinear.spec import MAX_LAGS
 from dualstream.solvers.protocols.learner import State
 from dualstream.solvers.protocols.state_numbers import check_arrays
-from dualstream.solvers.rows.batch import Batch
 
 OLDER, COMPARED = 32, 2048
 CLEARLY = 4.0
 """In standard deviations of chance."""
 
-_NOT_SERVED = np.empty(0)
+NOT_SERVED = np.empty(0)
+"""`Batch.served` of kernels, if no row has a late label."""
 
 
 class Lags:
-    """The last targets, and the columns of the next row; `count` columns from index `width` on."""
+    """The last targets; those of the next row are `count` columns from index `width` on."""
 
     def __init__(self, width: int, count: int) -> None:
         self.width, self.count = width, count
@@ -46,27 +47,10 @@ class Lags:
         """A ring: target number i is at i modulo MAX_LAGS."""
         self._targets = np.zeros(1, np.int64)
 
-    def learn(self, batch: Batch) -> Batch:
-        """The rows with their columns, each before its target enters."""
-        return self._with_columns(batch, True)
-
-    def peek(self, batch: Batch) -> Batch:
-        """The rows with the columns of the next row; no target enters."""
-        return self._with_columns(batch, False)
-
-    def _with_columns(self, batch: Batch, learns: bool) -> Batch:
-        if not self.count:
-            return batch
-        n = len(batch.labels)
-        room = len(batch.values) + n * self.count
-        indptr = np.zeros(n + 1, np.int64)
-        indices, values = np.empty(room, np.int32), np.empty(room)
-        served = _NOT_SERVED if batch.served is None else batch.served
-        used = add_columns(
-            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, served, learns,
-            self.width, self.count, self._recent, self._targets, indptr, indices, values,
-        )  # fmt: skip
-        return batch.with_rows(indptr, indices[:used], values[:used], self.width + self.count)
+    @property
+    def arguments(self) -> tuple[int, int, Floats, Ints]:
+        """As kernels take them: width, count, recent (MAX_LAGS,), targets (1,)."""
+        return self.width, self.count, self._recent, self._targets
 
     def state(self) -> State:
         """See Learner."""
@@ -97,47 +81,58 @@ def follow_each_other(rows: F8_2D, column: int, n: int, at: int) -> bool:
     return nearer > 0 and nearer >= CLEARLY * math.sqrt(n - OLDER)
 
 
-@kernel
-def add_columns(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    served: RO_F8,
-    learns: bool,
-    width: int,
-    count: int,
-    recent: F8,
-    targets: I8,
-    out_indptr: I8,
-    out_indices: I4,
-    out_values: F8,
-) -> int:
-    """Add the columns to rows. Returns the number of entries.
+@kernel(inline=True)
+def lags_of_row(i: int, served: RO_F8, count: int, targets: I8) -> int:
+    """How many columns row i has; -1 if it leaves no target either, whatever its weight.
 
     served   (n,)  as in Batch, or (0,)
-    learns         whether targets enter
-    recent         see Lags
     targets  (1,)  how many have entered
-    out_*          the rows, as in Batch, with room for all columns
     """
-    at = 0
-    for i in range(labels.shape[0]):
-        for p in range(indptr[i], indptr[i + 1]):
-            out_indices[at], out_values[at] = indices[p], values[p]
-            at += 1
-        is_late = served.shape[0] > 0 and not np.isnan(served[i])
-        last = targets[0] - 1
-        for c in range(0 if is_late else min(count, targets[0])):
-            x = recent[(last - c) % MAX_LAGS]
-            if c > 0:
-                x = recent[(last - c + 1) % MAX_LAGS] - x
-            if x != 0.0:
-                out_indices[at], out_values[at] = width + c, x
-                at += 1
-        out_indptr[i + 1] = at
-        if learns and weights[i] > 0.0 and not is_late:
-            recent[(last + 1) % MAX_LAGS] = labels[i]
-            targets[0] += 1
-    return at
+    if count == 0 or served.shape[0] > 0 and not np.isnan(served[i]):
+        return -1
+    return int(min(count, targets[0]))
+
+
+@kernel(inline=True)
+def lag(c: int, recent: F8, targets: I8) -> float:
+    """Column c of the next row."""
+    last = targets[0] - 1
+    x = recent[(last - c) % MAX_LAGS]
+    return float(recent[(last - c + 1) % MAX_LAGS] - x if c > 0 else x)
+
+
+@kernel(inline=True)
+def give_lag_columns(
+    n: int, room: int, width: int, recent: F8, targets: I8, keys: I8, columns: I8, k: I8
+) -> int:
+    """Give n lags their columns; 0 if one is needed beyond `room` columns, else 1."""
+    for c in range(n):
+        if lag(c, recent, targets) != 0.0:
+            if give_column(width + c, room, keys, columns, k) == 0:
+                return 0
+    return 1
+
+
+@kernel(inline=True)
+def count_lags(n: int, width: int, recent: F8, targets: I8, keys: I8, counts: I8) -> None:
+    """Count n lags of a learned row."""
+    for c in range(n):
+        if lag(c, recent, targets) != 0.0:
+            count_feature(width + c, keys, counts)
+
+
+@kernel(inline=True)
+def set_lags(n: int, width: int, recent: F8, targets: I8, keys: I8, columns: I8, x: F8) -> None:
+    """Set n lags in x, which has the other columns of the row, and 0 in these."""
+    for c in range(n):
+        value = lag(c, recent, targets)
+        # Not -0.0.
+        if value != 0.0:
+            set_value(width + c, value, keys, columns, x)
+
+
+@kernel(inline=True)
+def enter_target(y: float, recent: F8, targets: I8) -> None:
+    """Enter the target of a learned row."""
+    recent[targets[0] % MAX_LAGS] = y
+    targets[0] += 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, NotExpressible, explain, resolve_spec
-from dualstream.solvers.nonlinear.lags import Lags, follow_each_other
+from dualstream.solvers.nonlinear.lags import follow_each_other
 from dualstream.solvers.nonlinear.spec import lag_name
 from dualstream.solvers.protocols.served_form import served_form
 from tests.solvers.nonlinear.streams import learner_of
@@ -27,13 +27,6 @@ def rows_of(y, seed=0, weights=None):
     return Batch.from_dense(x, y, weights)
 
 
-def dense(batch):
-    matrix = np.zeros((len(batch), batch.dim))
-    rows = np.repeat(np.arange(len(batch)), np.diff(batch.indptr))
-    matrix[rows, batch.indices] = batch.values
-    return matrix
-
-
 def follow(targets, at=0):
     at, rows = at or len(targets), np.column_stack([np.zeros(len(targets)), targets])
     return follow_each_other(rows, 1, len(targets), at)
@@ -51,20 +44,27 @@ def test_a_row_has_the_targets_before_it(rng):
     batch = rows_of(y, weights=weights)
     late = np.where(rng.random(40) < 0.2, 0.5, np.nan)
     batch = Batch(batch.indptr, batch.indices, batch.values, y, weights, DIM, served=late)
-    lags = Lags(DIM, 3)
-    columns = dense(lags.learn(batch))
+    learner = learner_of(DIM, **TREES, lags=3)
+    learner.learn(batch)
     before: list[float] = []
-    for i in range(40):
-        expected = np.zeros(3)
+    expected = []
+    for i in np.flatnonzero(weights):
+        steps = -np.diff(before[::-1][:3])
+        lags = [*before[-1:], *steps] if np.isnan(late[i]) else []
+        expected.append([*lags, 0.0, 0.0, 0.0][:3])
         if np.isnan(late[i]):
-            for c, y_before in enumerate(before[::-1][:3]):
-                expected[c] = before[-c] - y_before if c else y_before
-        np.testing.assert_array_equal(columns[i, DIM:], expected)
-        if np.isnan(late[i]) and weights[i] > 0.0:
             before.append(y[i])
-    state = lags.state()
-    np.testing.assert_array_equal(dense(lags.peek(rows_of(y)))[:, DIM], before[-1])
-    assert lags.state()["targets"] == state["targets"] == len(before)
+    state = learner.state()
+    np.testing.assert_array_equal(sampled(state)[:, DIM:], np.float32(expected))
+    assert state["targets"] == len(before)
+
+
+def sampled(state):
+    """The rows of a ring of up to 2,048 rows, a column for each feature."""
+    values = state["sample"].view(np.float32)
+    matrix = np.zeros((len(values), 1 + state["features"].max()), np.float32)
+    matrix[:, state["features"]] = values[:, state["columns"]]
+    return matrix
 
 
 def test_targets_in_random_order_do_not_follow_each_other(rng):
