@@ -60,9 +60,18 @@ class NonlinearLearner:
         if row >= 0:
             raise InvalidRow.of_label(row, float(batch.labels[row]), self._is_binary)
         n = len(batch)
-        scores, losses = np.empty(n), np.empty(n)
-        self._learn_rows(batch, scores, losses)
+        losses = np.empty(n)
+        scores = self.learn_checked(batch, losses)
         return Outcome(scores, losses, batch.weights > 0.0, np.zeros(n, np.bool_))
+
+    def learn_checked(self, batch: Batch, losses: Floats | None = None) -> Floats:
+        """Learn rows whose width and labels are right, and return their scores (n,).
+
+        losses   (n,), is overwritten
+        """
+        scores = np.empty(len(batch))
+        self._learn_rows(batch, scores, np.empty(len(batch)) if losses is None else losses)
+        return scores
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""

@@ -248,7 +248,7 @@ class Net(NetLayers, NonlinearLearner):
         """See Learner."""
         batch.check_width(self._dim)
         scores = np.empty(len(batch))
-        longest = int(np.diff(batch.indptr).max(initial=0))
+        longest = batch.nnz if len(batch) == 1 else int(np.diff(batch.indptr).max(initial=0))
         self._fit_row(longest + int(self._k[HELD]))
         _kernels.score_rows(
             batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._buckets,

@@ -54,8 +54,9 @@ class ModelMember:
 
         Rows without a score (NaN) are not listed: the weighting rule detects them itself.
         """
-        if getattr(self._learner, "never_rejects", False):
-            return self._learner.learn(batch).scores, []
+        if isinstance(self._learner, NonlinearLearner):
+            # The portfolio has checked the rows.
+            return self._learner.learn_checked(batch), []
         scores: list[Floats] = []
         resets: list[int] = []
         done, size = 0, len(batch)
@@ -94,6 +95,8 @@ class ModelMember:
     def predict(self, batch: Batch) -> Floats:
         """Scores (n,), NaN for none."""
         scores = self._learner.predict(batch)
+        if isinstance(self._learner, NonlinearLearner):
+            return scores
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def explain(self, row: Batch) -> Explanation:
