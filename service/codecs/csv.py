@@ -20,7 +20,7 @@ from dualstream.service.codecs.row_schema import BadRow, RowSchema, pointer_step
 from dualstream.service.codecs.text_fields import feature_of, label_of, weight_of
 from dualstream.solvers.rows import hashing
 from dualstream.solvers.rows.text import csv
-from dualstream.solvers.rows.text.tokens import LONGEST_NAME, POWERS_OF_TEN
+from dualstream.solvers.rows.text.tokens import LONGEST_NAME
 from dualstream.wire.chunking.csv_records import delimiter_of, doubt_of_delimiter, quoted_end
 from dualstream.wire.problem_json import Problem, quoted
 
@@ -153,7 +153,7 @@ class RecordReader(Reader):
         return bool(
             csv.read_records(
                 text, ascii_only, self.delimiter[0], csv.byte_kinds(self.delimiter[0]),
-                a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+                a.dim, a.label_kind, a.collects_names,
                 *self._header_arrays,
                 a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices,
                 a.spare, a.held, a.journalled, a.seen, a.name_indices, a.name_ends, a.names,

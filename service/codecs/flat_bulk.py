@@ -26,7 +26,6 @@ from dualstream.solvers.rows.text.flat import (
     read_flat_objects,
     read_flat_records,
 )
-from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 from dualstream.wire.problem_json import RowError
 
 _NAMES_A_BYTE = 2
@@ -84,7 +83,7 @@ class FlatArrays(RowArrays):
     def _arguments(self) -> tuple[np.ndarray, ...]:
         plan = self.plan
         return (
-            plan.values, plan.texts, plan.missing_numbers, POWERS_OF_TEN, plan.letters,
+            plan.values, plan.texts, plan.missing_numbers, plan.letters,
             self.indptr, self.indices, self.values, self.labels, self.weights,
             self.row_indices, self.spare, self.held,
             self.journalled, self.seen, self.name_indices, self.name_ends, self.names,

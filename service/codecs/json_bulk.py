@@ -14,7 +14,6 @@ from dualstream.service.codecs.parsed_rows import ParsedRows, RowsBuilder
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import BadRow, RowSchema
 from dualstream.solvers.rows.text import json
-from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 from dualstream.wire.problem_json import RowError
 
 _S = rb"[ \t\r\n]*"
@@ -177,7 +176,6 @@ class SampleList(_Rows):
         a = self._arrays
         return json.read_samples(
             self._text, self._ascii_only, json.COMMA, a.dim, a.label_kind, a.collects_names,
-            POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
             a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
             a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
@@ -249,7 +247,6 @@ class _Columns(_Rows):
         a = self._arrays
         return json.read_column(
             self._text, self._ascii_only, field, a.dim, a.label_kind, a.collects_names,
-            POWERS_OF_TEN,
             a.indptr, a.indices, a.values, a.labels, a.weights, a.spare, a.held,
             a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
             a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,

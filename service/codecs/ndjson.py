@@ -8,7 +8,6 @@ from dualstream.service.codecs.record_reader import Reader, parse_records
 from dualstream.service.codecs.row_buffer import RowArrays
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers.rows.text.json import LINE_FEED, read_samples
-from dualstream.solvers.rows.text.tokens import POWERS_OF_TEN
 
 
 def parse_ndjson(schema: RowSchema, body: bytes, labelled: bool) -> ParsedRows:
@@ -30,7 +29,7 @@ class SampleReader(Reader):
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(
             read_samples(
-                text, ascii_only, LINE_FEED, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+                text, ascii_only, LINE_FEED, a.dim, a.label_kind, a.collects_names,
                 a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
                 a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
                 a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,

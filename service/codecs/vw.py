@@ -20,7 +20,7 @@ from dualstream.service.codecs.row_schema import (
     refuse_duplicates,
 )
 from dualstream.service.codecs.text_fields import feature_number, label_of, weight_of
-from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES, POWERS_OF_TEN
+from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
 from dualstream.solvers.rows.text.vw import read_examples
 from dualstream.wire.problem_json import quoted
 
@@ -96,7 +96,7 @@ class ExampleReader(Reader):
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(
             read_examples(
-                text, ascii_only, a.dim, a.label_kind, a.collects_names, POWERS_OF_TEN,
+                text, ascii_only, a.dim, a.label_kind, a.collects_names,
                 a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
                 a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
                 a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,

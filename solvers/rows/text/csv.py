@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, Bytes, kernel
+from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, Bytes, kernel
 from dualstream.solvers.rows.text import tokens
 
 _COMMA, _QUOTE, _FEED = 44, 34, 10
@@ -138,7 +138,6 @@ def read_record(
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: RO_F8,
     indices: I4,
     values: F8,
     labels: F8,
@@ -184,7 +183,7 @@ def read_record(
                 return -1
             has_label = True
             if label_kind == tokens.NUMBERS:
-                x, q = tokens.json_number(text, start, powers)
+                x, q = tokens.json_number(text, start)
                 if q != end or not abs(x) <= tokens.LARGEST or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
@@ -195,7 +194,7 @@ def read_record(
                     return -1
                 labels[row] = label_slots[slot]
         elif kind == WEIGHT and start < end:
-            x, q = tokens.json_number(text, start, powers)
+            x, q = tokens.json_number(text, start)
             if q != end or not x <= tokens.LARGEST or text[start] == 45:
                 return -1
             weights[row] = x
@@ -203,7 +202,7 @@ def read_record(
             form = form_of(text, start, end)
             x = 1.0
             if form == _NUMERAL:
-                x, q = tokens.json_number(text, past_blanks(text, start), powers)
+                x, q = tokens.json_number(text, past_blanks(text, start))
                 if q < 0 or (q != end and past_blanks(text, q) != end):
                     form = form_of_no_number(text, start, end)
                     x = 1.0
@@ -259,7 +258,6 @@ def read_records(
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: RO_F8,
     kinds: RO_I4,
     column_places: RO_I4,
     header_ends: RO_I8,
@@ -307,7 +305,7 @@ def read_records(
             continue
         counts[2] = counts[3] = 0
         p = read_record(
-            text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names, powers,
+            text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names,
             indices, values, labels, weights, row, indptr[row],
             kinds, column_places, header_ends, header,
             journalled, seen, name_indices, name_ends, names, counts,

@@ -11,7 +11,7 @@ In a list, a line feed must be replaced by a carriage return, because line feeds
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
+from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text import name_cache, tokens
 
 LINE_FEED, COMMA, BRACKET = 10, 44, 93
@@ -88,7 +88,7 @@ def read_index(text: RO_U1, start: int, dim: int) -> tuple[int, int]:
 
 
 @kernel(inline=True)
-def number(text: RO_U1, start: int, powers: RO_F8) -> tuple[float, int]:
+def number(text: RO_U1, start: int) -> tuple[float, int]:
     """Like `json_number`, but faster for at most 15 digits without exponent."""
     p = start + (text[start] == 45)
     first = p
@@ -109,16 +109,16 @@ def number(text: RO_U1, start: int, powers: RO_F8) -> tuple[float, int]:
         is_short = True
     is_short &= 0 < whole and whole + decimals <= 15 and not (text[first] == 48 and whole > 1)
     if not is_short or text[p] | 32 == 101:
-        return tokens.json_number(text, start, powers)
+        return tokens.json_number(text, start)
     x = float(mantissa)
     if decimals > 0:
-        x /= powers[decimals]
+        x /= tokens.POWERS_OF_TEN[decimals]
     return (-x if text[start] == 45 else x), p
 
 
 @kernel(inline=True)
 def read_indexed(
-    text: RO_U1, p: int, dim: int, powers: RO_F8, indices: I4, values: F8, nnz: int, counts: I8
+    text: RO_U1, p: int, dim: int, indices: I4, values: F8, nnz: int, counts: I8
 ) -> int:
     """The features of the object whose brace is at p, by index up to dim.
 
@@ -143,7 +143,7 @@ def read_indexed(
             x = 1.0 if text[p] == 116 else 0.0
             p = word_end(text, p)
         else:
-            x, p = number(text, p, powers)
+            x, p = number(text, p)
         if p < 0:
             return -1
         indices[nnz] = index
@@ -187,7 +187,6 @@ def read_named(
     ascii_only: bool,
     dim: int,
     stores_names: bool,
-    powers: RO_F8,
     indices: I4,
     values: F8,
     nnz: int,
@@ -255,7 +254,7 @@ def read_named(
                 x = 1.0 if text[p] == 116 else 0.0
                 p = word_end(text, p)
             else:
-                x, p = number(text, p, powers)
+                x, p = number(text, p)
             if p < 0:
                 return -1
             index = memo[at + name_cache.PLACE]
@@ -286,14 +285,12 @@ def read_named(
 
 
 @kernel(inline=True)
-def read_list(
-    text: RO_U1, p: int, dim: int, powers: RO_F8, indices: I4, values: F8, nnz: int, counts: I8
-) -> int:
+def read_list(text: RO_U1, p: int, dim: int, indices: I4, values: F8, nnz: int, counts: I8) -> int:
     """The numbers of the list of length dim whose bracket is at p, like `read_object`."""
     index = 0
     while True:
         p = tokens.skip_space(text, p + 1)
-        x, p = number(text, p, powers)
+        x, p = number(text, p)
         if p < 0 or index >= dim:
             return -1
         if x != 0.0:
@@ -310,14 +307,14 @@ def read_list(
 
 
 @kernel(inner=True)
-def scalar_end(text: RO_U1, p: int, ascii_only: bool, powers: RO_F8, buffer: U1) -> int:
+def scalar_end(text: RO_U1, p: int, ascii_only: bool, buffer: U1) -> int:
     """End of the string, number, or word at p, or -1."""
     if text[p] == 34:
         p = read_string(text, p + 1, ascii_only, buffer, 0)
         return p + 1 if p >= 0 else -1
     if text[p] == 116 or text[p] == 102:
         return word_end(text, p)
-    x, p = tokens.json_number(text, p, powers)
+    x, p = tokens.json_number(text, p)
     return p
 
 
@@ -343,7 +340,6 @@ def read_x(
     ascii_only: bool,
     dim: int,
     stores_names: bool,
-    powers: RO_F8,
     indptr: I8,
     indices: I4,
     values: F8,
@@ -363,14 +359,14 @@ def read_x(
     nnz = indptr[row]
     if text[p] == 123:
         if dim >= 0:
-            p = read_indexed(text, p, dim, powers, indices, values, nnz, counts)
+            p = read_indexed(text, p, dim, indices, values, nnz, counts)
         else:
             p = read_named(
-                text, p, ascii_only, dim, stores_names, powers, indices, values, nnz,
+                text, p, ascii_only, dim, stores_names, indices, values, nnz,
                 journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
             )  # fmt: skip
     elif text[p] == 91 and dim >= 0:
-        p = read_list(text, p, dim, powers, indices, values, nnz, counts)
+        p = read_list(text, p, dim, indices, values, nnz, counts)
     else:
         return -1
     if p < 0:
@@ -388,7 +384,6 @@ def read_y(
     p: int,
     ascii_only: bool,
     label_kind: int,
-    powers: RO_F8,
     labels: F8,
     row: int,
     counts: I8,
@@ -403,13 +398,13 @@ def read_y(
     """
     start = p
     if label_kind == tokens.NUMBERS:
-        x, p = tokens.json_number(text, p, powers)
+        x, p = tokens.json_number(text, p)
         # -0 is 0 if written as a whole number, and -0.0 otherwise.
         if not abs(x) <= tokens.LARGEST or (x == 0.0 and text[start] == 45):
             return -1
         labels[row] = x
         return p
-    p = scalar_end(text, p, ascii_only, powers, buffer)
+    p = scalar_end(text, p, ascii_only, buffer)
     if p >= 0 and label_kind != tokens.NO_LABELS:
         slot = tokens.label_slot(text, start, p, label_slots, label_ends, label_text)
         if label_slots[slot] < 0:
@@ -420,11 +415,11 @@ def read_y(
 
 
 @kernel(inner=True)
-def read_weight(text: RO_U1, p: int, powers: RO_F8, weights: F8, row: int) -> int:
+def read_weight(text: RO_U1, p: int, weights: F8, row: int) -> int:
     """Read the weight at p into weights[row]; the position after it, or -1."""
     if text[p] == 45:
         return -1
-    x, p = tokens.json_number(text, p, powers)
+    x, p = tokens.json_number(text, p)
     if not x <= tokens.LARGEST:
         return -1
     weights[row] = x
@@ -439,7 +434,6 @@ def read_sample(
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: RO_F8,
     indptr: I8,
     indices: I4,
     values: F8,
@@ -491,19 +485,19 @@ def read_sample(
         if field == 120 and not has_x:
             has_x = True
             p = read_x(
-                text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
+                text, p, ascii_only, dim, stores_names, indptr, indices, values, row,
                 spare, spare_values, journalled, seen, name_indices, name_ends, names, counts,
                 buffer, memo,
             )  # fmt: skip
         elif field == 121 and not has_y:
             has_y = True
             p = read_y(
-                text, p, ascii_only, label_kind, powers, labels, row, counts,
+                text, p, ascii_only, label_kind, labels, row, counts,
                 label_slots, label_ends, label_text, buffer,
             )  # fmt: skip
         elif field == 119 and not has_weight:
             has_weight = True
-            p = read_weight(text, p, powers, weights, row)
+            p = read_weight(text, p, weights, row)
         else:
             return -1
         if p < 0:
@@ -527,7 +521,6 @@ def read_samples(
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: RO_F8,
     indptr: I8,
     indices: I4,
     values: F8,
@@ -574,7 +567,7 @@ def read_samples(
             continue
         counts[2] = counts[3] = 0
         p = read_sample(
-            text, p, ascii_only, dim, label_kind, stores_names, powers,
+            text, p, ascii_only, dim, label_kind, stores_names,
             indptr, indices, values, labels, weights, row, spare, spare_values,
             journalled, seen, name_indices, name_ends, names, counts,
             label_slots, label_ends, label_text, buffer, memo,
@@ -606,7 +599,6 @@ def read_column(
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: RO_F8,
     indptr: I8,
     indices: I4,
     values: F8,
@@ -640,17 +632,17 @@ def read_column(
         p = tokens.skip_space(text, p)
         if column == X:
             p = read_x(
-                text, p, ascii_only, dim, stores_names, powers, indptr, indices, values, row,
+                text, p, ascii_only, dim, stores_names, indptr, indices, values, row,
                 spare, spare_values, journalled, seen, name_indices, name_ends, names, counts,
                 buffer, memo,
             )  # fmt: skip
         elif column == Y:
             p = read_y(
-                text, p, ascii_only, label_kind, powers, labels, row, counts,
+                text, p, ascii_only, label_kind, labels, row, counts,
                 label_slots, label_ends, label_text, buffer,
             )  # fmt: skip
         else:
-            p = read_weight(text, p, powers, weights, row)
+            p = read_weight(text, p, weights, row)
         if p >= 0:
             p = tokens.skip_space(text, p)
         if p < 0 or (text[p] != COMMA and text[p] != BRACKET):

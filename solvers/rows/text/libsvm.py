@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_U1, Floats, Indices, Ints, kernel
+from dualstream.solvers.jit import F8, I4, I8, RO_U1, Floats, Indices, Ints, kernel
 from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.solvers.rows.text.tokens import EXACT, LARGEST, POWERS_OF_TEN, digit, scaled
 
@@ -85,7 +85,7 @@ def parse(text: bytes, dim: int, labelled: bool) -> Columns:
     bad = np.empty((most_rows, 5), np.int64)
     counts = np.zeros(5, np.int64)
     parse_lines(
-        np.frombuffer(text, np.uint8), dim, labelled, POWERS_OF_TEN,
+        np.frombuffer(text, np.uint8), dim, labelled,
         indptr, indices, values, labels,
         row_table.reshape(-1), slow.reshape(-1), bad.reshape(-1), counts,
     )  # fmt: skip
@@ -150,7 +150,7 @@ def is_not_finite_word(text: RO_U1, start: int, end: int) -> bool:
 
 
 @kernel
-def read_number(text: RO_U1, p: int, powers: RO_F8) -> tuple[float, int, int]:
+def read_number(text: RO_U1, p: int) -> tuple[float, int, int]:
     """The number at position p, how it was read, and where its token ends.
 
     [+-] digits [. digits] [e [+-] digits], with a digit before or after the point.
@@ -203,9 +203,9 @@ def read_number(text: RO_U1, p: int, powers: RO_F8) -> tuple[float, int, int]:
         return 0.0, _SLOW, p
     if mantissa <= EXACT:
         x = float(mantissa)
-        x = x * powers[exponent] if exponent >= 0 else x / powers[-exponent]
+        x = x * POWERS_OF_TEN[exponent] if exponent >= 0 else x / POWERS_OF_TEN[-exponent]
     else:
-        x, is_certain = scaled(mantissa, exponent, powers)
+        x, is_certain = scaled(mantissa, exponent)
         if not is_certain:
             return 0.0, _SLOW, p
     return (-x if negative else x), _READ, p
@@ -277,7 +277,6 @@ def parse_lines(
     text: RO_U1,
     dim: int,
     labelled: bool,
-    powers: RO_F8,
     indptr: I8,
     indices: I4,
     values: F8,
@@ -323,7 +322,7 @@ def parse_lines(
         if labelled and has_colon:
             code = _NO_LABEL
         elif labelled:
-            x, how, p = read_number(text, p, powers)
+            x, how, p = read_number(text, p)
             if how == _READ:
                 labels[good] = x
             elif how == _SLOW:
@@ -353,7 +352,7 @@ def parse_lines(
             if index < 1 or index > dim:
                 code = _INDEX_LOW if index < 1 else _INDEX_HIGH
                 break
-            x, how, p = read_number(text, colon + 1, powers)
+            x, how, p = read_number(text, colon + 1)
             if how == _SLOW:
                 at = 3 * n_slow
                 slow[at], slow[at + 1], slow[at + 2] = nnz, colon + 1, p

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel, u1
+from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, kernel, u1
 
 # A double represents these exactly, as well as whole numbers up to 2^53. The product or quotient of
 # two such numbers is rounded once, like float() does (Clinger, 1990).
@@ -61,7 +61,7 @@ def product_error(a: float, b: float, product: float) -> float:
 
 
 @kernel
-def scaled(mantissa: int, exponent: int, powers: RO_F8) -> tuple[float, bool]:
+def scaled(mantissa: int, exponent: int) -> tuple[float, bool]:
     """mantissa 10^exponent, and whether it is certain to be rounded like float() does.
 
     For mantissa < 10^18 and |exponent| <= 22. The number is computed as x + rest to about 100 bits:
@@ -69,7 +69,7 @@ def scaled(mantissa: int, exponent: int, powers: RO_F8) -> tuple[float, bool]:
     """
     a = float(mantissa)
     b = float(mantissa - int(a))
-    power = powers[abs(exponent)]
+    power = POWERS_OF_TEN[abs(exponent)]
     if exponent < 0:
         x = a / power
         product = x * power
@@ -83,7 +83,7 @@ def scaled(mantissa: int, exponent: int, powers: RO_F8) -> tuple[float, bool]:
 
 
 @kernel(inner=True)
-def json_number(text: RO_U1, p: int, powers: RO_F8) -> tuple[float, int]:
+def json_number(text: RO_U1, p: int) -> tuple[float, int]:
     """The JSON number at position p and where it ends; -1 if it cannot be read exactly.
 
     [-] (0 | 1-9 digits) [. digits] [e [+-] digits]. The byte after it is not checked. An integer
@@ -132,11 +132,11 @@ def json_number(text: RO_U1, p: int, powers: RO_F8) -> tuple[float, int]:
         return 0.0, -1
     if mantissa <= EXACT:
         x = float(mantissa)
-        x = x * powers[exponent] if exponent >= 0 else x / powers[-exponent]
+        x = x * POWERS_OF_TEN[exponent] if exponent >= 0 else x / POWERS_OF_TEN[-exponent]
     elif is_integer:
         return 0.0, -1
     else:
-        x, is_certain = scaled(mantissa, exponent, powers)
+        x, is_certain = scaled(mantissa, exponent)
         if not is_certain:
             return 0.0, -1
     return (-x if negative else x), p

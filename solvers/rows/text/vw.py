@@ -8,7 +8,7 @@ namespace.
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
+from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.tokens import (
     LARGEST,
     LONGEST_NAME,
@@ -79,7 +79,6 @@ def read_head(
     p: int,
     ascii_only: bool,
     label_kind: int,
-    powers: RO_F8,
     labels: F8,
     weights: F8,
     row: int,
@@ -104,7 +103,7 @@ def read_head(
         elif tokens == 0:
             tokens = 1
             if label_kind == NUMBERS:
-                x, end = json_number(text, start, powers)
+                x, end = json_number(text, start)
                 if end != p or not abs(x) <= LARGEST or (x == 0.0 and text[start] == 45):
                     return -1
                 labels[row] = x
@@ -117,7 +116,7 @@ def read_head(
             p = skip_space(text, p)
         elif tokens == 1:
             tokens = 2
-            x, end = json_number(text, start, powers)
+            x, end = json_number(text, start)
             if end != p or not x <= LARGEST or text[start] == 45:
                 return -1
             weights[row] = x
@@ -136,7 +135,6 @@ def read_features(
     ascii_only: bool,
     dim: int,
     stores_names: bool,
-    powers: RO_F8,
     indices: I4,
     values: F8,
     nnz: int,
@@ -170,7 +168,7 @@ def read_features(
             if text[p] == _COLON:
                 if prefix == 0:
                     return -1
-                scale, p = json_number(text, p + 1, powers)
+                scale, p = json_number(text, p + 1)
                 if p < 0:
                     return -1
                 c = text[p]
@@ -202,7 +200,7 @@ def read_features(
             index = hash_bytes(buffer, length) & (-dim - 1)
         x = 1.0
         if text[p] == _COLON:
-            x, p = json_number(text, p + 1, powers)
+            x, p = json_number(text, p + 1)
             if p < 0:
                 return -1
             c = text[p]
@@ -228,7 +226,6 @@ def read_examples(
     dim: int,
     label_kind: int,
     stores_names: bool,
-    powers: RO_F8,
     indptr: I8,
     indices: I4,
     values: F8,
@@ -265,12 +262,12 @@ def read_examples(
             continue
         counts[2] = counts[3] = 0
         p = read_head(
-            text, p, ascii_only, label_kind, powers, labels, weights, row,
+            text, p, ascii_only, label_kind, labels, weights, row,
             label_slots, label_ends, label_text, counts,
         )  # fmt: skip
         if p >= 0:
             p = read_features(
-                text, p, ascii_only, dim, stores_names, powers, indices, values, indptr[row],
+                text, p, ascii_only, dim, stores_names, indices, values, indptr[row],
                 journalled, seen, name_indices, name_ends, names, counts, buffer,
             )  # fmt: skip
         end = -1

@@ -122,7 +122,6 @@ def read_flat_records(
     plan: RO_I8,
     texts: RO_U1,
     missing_numbers: RO_F8,
-    powers: RO_F8,
     letters: RO_I4,
     indptr: I8,
     indices: I4,
@@ -159,7 +158,7 @@ def read_flat_records(
     The other arguments are those of `read_flat_objects`.
     """
     fields = Out(
-        plan, texts, missing_numbers, powers, mask, stores_names, indices, values,
+        plan, texts, missing_numbers, mask, stores_names, indices, values,
         journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
         scratch, notes, noted, spans, letters,
         label_kind, labels, weights, label_slots, label_ends, label_text,

@@ -82,7 +82,7 @@ def read_value(
     if c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
         return p + 4 if is_null else NOT_MINE, put_null(node, nnz, out)
-    x, q = number(text, p, out.powers)
+    x, q = number(text, p)
     if q < 0:
         return NOT_MINE, NOT_MINE
     return q, put_number(node, x, text, p, q, nnz, out)
@@ -165,7 +165,6 @@ def read_flat_objects(
     plan: RO_I8,
     texts: RO_U1,
     missing_numbers: RO_F8,
-    powers: RO_F8,
     letters: RO_I4,
     indptr: I8,
     indices: I4,
@@ -207,7 +206,7 @@ def read_flat_objects(
     The other arguments are those of `read_samples`.
     """
     fields = Out(
-        plan, texts, missing_numbers, powers, mask, stores_names, indices, values,
+        plan, texts, missing_numbers, mask, stores_names, indices, values,
         journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
         scratch, notes, noted, spans, letters,
         label_kind, labels, weights, label_slots, label_ends, label_text,

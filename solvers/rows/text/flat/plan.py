@@ -107,7 +107,6 @@ class Out(NamedTuple):
     texts: RO_U1
     """Keys, names and missing texts of the plan."""
     missing_numbers: RO_F8
-    powers: RO_F8
     mask: int
     stores_names: bool
     indices: I4

@@ -37,7 +37,7 @@ def set_weight_text(text: RO_U1, start: int, end: int, row: int, out: OUT) -> bo
     is_missing = values.is_missing_text(0, text, start, end, out)
     if is_missing != 0:
         return is_missing > 0
-    x, q = tokens.json_number(text, start, out.powers)
+    x, q = tokens.json_number(text, start)
     return q == end and text[start] != 45 and set_weight(x, row, out)
 
 
@@ -74,7 +74,7 @@ def set_label_text(text: RO_U1, start: int, end: int, row: int, out: OUT) -> boo
         return start < end and set_class(text, start, end, row, out)
     if values.is_missing_text(0, text, start, end, out) != 0:
         return False
-    x, q = tokens.json_number(text, start, out.powers)
+    x, q = tokens.json_number(text, start)
     # -0 is 0 if written as a whole number, and -0.0 otherwise.
     if q == end and x == 0.0 and text[start] != 45:
         out.labels[row] = x
@@ -115,7 +115,7 @@ def read_number_id(text: RO_U1, p: int, out: OUT) -> int:
         return NOT_MINE
     # Numbers that are missing in all columns come first.
     if out.missing_numbers.shape[0] > 0 and out.plan[MISSING_NUMBERS_AT] == 0:
-        x, q = tokens.json_number(text, start, out.powers)
+        x, q = tokens.json_number(text, start)
         if q != p:
             return NOT_MINE
         if values.is_missing_number(0, x, out):
@@ -143,7 +143,7 @@ def read_label(text: RO_U1, p: int, ascii_only: bool, row: int, out: OUT) -> int
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
         return p + 4 if is_null and out.label_kind == tokens.NO_LABELS else NOT_MINE
     else:
-        x, p = tokens.json_number(text, p, out.powers)
+        x, p = tokens.json_number(text, p)
         if out.label_kind == tokens.NUMBERS and p >= 0:
             return p if set_label_text(text, start, p, row, out) else NOT_MINE
     if p < 0 or out.label_kind == tokens.NO_LABELS:
@@ -163,7 +163,7 @@ def read_weight(text: RO_U1, p: int, ascii_only: bool, row: int, out: OUT) -> in
     if c == 110:
         is_null = text[p + 1] == 117 and text[p + 2] == 108 and text[p + 3] == 108
         return p + 4 if is_null else NOT_MINE
-    x, q = tokens.json_number(text, p, out.powers)
+    x, q = tokens.json_number(text, p)
     return q if q > 0 and c != 45 and set_weight(x, row, out) else NOT_MINE
 
 

@@ -242,7 +242,7 @@ def put_text_as_time(node: int, text: RO_U1, start: int, end: int, nnz: int, out
     """Add a text to a column of times."""
     seconds, micros = iso_time(text, start, end)
     if seconds == BAD:
-        x, q = json_number(text, start, out.powers)
+        x, q = json_number(text, start)
         if q != end:
             return plan.NOT_MINE
         seconds, micros = time_of_number(x)

@@ -90,7 +90,7 @@ def is_missing_text(node: int, text: RO_U1, start: int, end: int, out: OUT) -> i
     if ends_with_feed(text, start, end):
         return NOT_MINE
     if form_of(text, start, end) == NUMERAL:
-        x, q = json_number(text, start, out.powers)
+        x, q = json_number(text, start)
         if q == end:
             return int(is_missing_number(node, x, out))
         return 0 if form_of_no_number(text, start, end) == TEXT else NOT_MINE
@@ -157,7 +157,7 @@ def category_of(text: RO_U1, start: int, end: int, out: OUT) -> tuple[int, float
             return AS_IT_IS, 0.0
     if not is_number or signs == 0:
         return AS_IT_IS, 0.0
-    x, q = json_number(text, start, out.powers)
+    x, q = json_number(text, start)
     if q != end:
         return UNCERTAIN, 0.0
     return (AS_DIGITS if x == math.floor(x) and abs(x) < MAX_DIGITS else AS_IT_IS), x
@@ -273,7 +273,7 @@ def put_text_of_other(node: int, text: RO_U1, start: int, end: int, nnz: int, ou
         form = form_of(text, start, end) if end > start else TEXT
         if form == NUMERAL:
             first = past_blanks(text, start)
-            x, q = json_number(text, first, out.powers)
+            x, q = json_number(text, first)
             if q > 0 and (q == end or past_blanks(text, q) == end):
                 return put_number_of_other(node, x, text, first, q, nnz, out)
             form = form_of_no_number(text, start, end)
@@ -325,7 +325,7 @@ def put_keyed(
             return nnz + 1
     if kind == NUMBER or kind == INFERRED:
         if 48 <= text[start] <= 57 and size > 0 and out.missing_numbers.shape[0] == 0:
-            x, q = json_number(text, start, out.powers)
+            x, q = json_number(text, start)
             if q == end and out.plan[at + CROSS] == 0:
                 return features.put_named(node, x, nnz, out)
     is_missing = is_missing_text(node, text, start, end, out)
