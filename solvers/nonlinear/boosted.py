@@ -10,9 +10,10 @@ so that removing a tree is one subtraction for each row. The cost of a row does 
 
 The loss is logistic for classes and squared for numbers, or absolute with `loss: absolute`: then
 the values of leaves are medians of the errors (as in Friedman's LAD_TreeBoost), which a few wild
-targets do not move. The score of a row is from before it is learned. Columns are those of
-dense_columns.py; with more than DRAWN columns, a tree may split a
-draw of about DRAWN of them, by a hash of the seed and the number of the tree. No row is rejected.
+targets do not move. The ridge of a leaf is in units of the rows' weights, so that only their ratios
+count. The score of a row is from before it is learned. Columns are those of dense_columns.py; with
+more than DRAWN columns, a tree may split a draw of about DRAWN of them, by a hash of the seed and
+the number of the tree. No row is rejected.
 
 Memory: see boosted_ring.py.
 """
@@ -106,7 +107,8 @@ class Boosted(TreeRing, NonlinearLearner):
             growth_kernels.slopes_of(about, n, self._is_binary, slopes, curvatures)
         steepest = growth_kernels.pack_slopes(slopes, curvatures, packed, units)
         least_gain = 1e-3 if self._is_binary else 1e-12 * steepest * steepest
-        growth = self._new_growth((slopes, curvatures, packed, units), least_gain, order)
+        derivatives, unit = (slopes, curvatures, packed, units), _kernels.weight_unit(about)
+        growth = self._new_growth(derivatives, least_gain, unit, order)
         growth.base_step, growth.errors = base_step, errors
         return growth
 
@@ -133,7 +135,8 @@ class Boosted(TreeRing, NonlinearLearner):
         total = math.fsum(about[:, WEIGHT])
         target = math.fsum(about[:, WEIGHT] * about[:, TARGET])
         if self._is_binary:
-            return math.log((target + 0.5) / (total - target + 0.5))
+            half = 0.5 * _kernels.weight_unit(about)
+            return math.log((target + half) / (total - target + half))
         return target / total
 
     def _limit_first_targets(self) -> None:

@@ -22,13 +22,14 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import boosted_class_kernels as _kernels
-from dualstream.solvers.nonlinear.boosted_growth import MAX_ROWS, RIDGE
+from dualstream.solvers.nonlinear.boosted_growth import MAX_ROWS
 from dualstream.solvers.nonlinear.boosted_kernels import (
     GROWN,
     ROWS,
     SINCE_TREE,
     TARGET,
     TREES as LIVING,
+    weight_unit,
 )
 from dualstream.solvers.nonlinear.boosted_ring import FIRST_TREE, TreeRing
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
@@ -128,7 +129,8 @@ class BoostedClasses(TreeRing, ClassScorer):
         if k[COLUMNS]:
             self._renew_bins()
         tree, is_taken = self._next_tree()
-        base = self._frequencies()
+        unit = weight_unit(self._about[:n])
+        base = self._frequencies(unit)
         slopes, curvatures, units = np.empty(n), np.empty(n), np.empty(2)
         packed, m, p = np.empty(n, np.int64), np.empty((2, outputs)), np.empty((n, outputs))
         _kernels.contrast_slopes(
@@ -138,7 +140,7 @@ class BoostedClasses(TreeRing, ClassScorer):
         self._base = base
         pack_slopes(slopes, curvatures, packed, units)
         derivatives, rows = (slopes, curvatures, packed, units), np.arange(n, dtype=np.int32)
-        growth = self._new_growth(derivatives, LEAST_GAIN, rows)
+        growth = self._new_growth(derivatives, LEAST_GAIN, unit, rows)
         grow_tree(MAX_ROWS, *growth.arguments)
         most = most_value(True)
         self._leaves[:n, tree] = growth.leaves(1.0, most)[1]
@@ -147,15 +149,15 @@ class BoostedClasses(TreeRing, ClassScorer):
         # A softmax of K classes has K - 1 degrees of freedom (Friedman 2001, algorithm 6).
         step = STEP * self.spec["step"] * max(0.5, 1.0 - 1.0 / self.classes)
         _kernels.fill_leaves(
-            self._margins, self._about, self._leaves, n, tree, step, RIDGE, most, p, sums[0],
+            self._margins, self._about, self._leaves, n, tree, step, growth.ridge, most, p, sums[0],
             sums[1], self._vectors,
         )  # fmt: skip
 
-    def _frequencies(self) -> Floats:
+    def _frequencies(self, unit: float) -> Floats:
         """The log frequency of each output in the ring, up to a constant."""
         weights, base = np.zeros(self._room), np.zeros(self._room)
         _kernels.class_weights(self._about, int(self._k[ROWS]), weights)
-        base[: self._outputs] = np.log(weights[: self._outputs] + 0.5)
+        base[: self._outputs] = np.log(weights[: self._outputs] + 0.5 * unit)
         return base
 
     def _contrast(self) -> Floats:

@@ -154,6 +154,17 @@ def limited_weight(weight: float, k: I8, f: F8) -> float:
 
 
 @kernel
+def weight_unit(about: F8_2D) -> float:
+    """sum w^2 / sum w of rows: the weight of as many equal rows as tell as much as these (Kish,
+    "Survey Sampling", 1965, section 11.7)."""
+    total, squares = 0.0, 0.0
+    for r in range(about.shape[0]):
+        total += about[r, WEIGHT]
+        squares += about[r, WEIGHT] * about[r, WEIGHT]
+    return squares / total if squares > 1e-290 else total / about.shape[0]
+
+
+@kernel
 def stride_of(n: int) -> int:
     """Rows of the ring for each row of the sample, if the ring has n rows."""
     stride = 1

@@ -262,13 +262,17 @@ class TreeRing:
         raise NotImplementedError
 
     def _new_growth(
-        self, derivatives: tuple[Floats, Floats, Ints, Floats], least_gain: float, order: Indices
+        self,
+        derivatives: tuple[Floats, Floats, Ints, Floats],
+        least_gain: float,
+        unit: float,
+        order: Indices,
     ) -> Growth:
         """See Growth.of."""
         columns, bins = self._drawn(), (self._edges, self._n_edges)
         leaves = self.spec["leaves"]
         return Growth.of(
-            self._codes, derivatives, columns, bins, leaves, self._bins, least_gain, order
+            self._codes, derivatives, columns, bins, leaves, self._bins, least_gain, unit, order
         )
 
     def _complete(self, growth: Growth) -> None:

@@ -9,7 +9,7 @@ import pytest
 from dualstream.solvers.nonlinear import boosted_kernels as kernels, boosted_ring, growth_kernels
 from dualstream.solvers.nonlinear.spec import CELLS
 from tests.solvers.nonlinear.streams import learner_of, mistakes, waves
-from tests.solvers.nonlinear.tree_reference import RIDGE, partition, tree_of
+from tests.solvers.nonlinear.tree_reference import RIDGE, partition, tree_of, unit_of
 
 SPEC = {"algorithm": "boosted", "window": 96, "trees": 4, "renewal": 6, "step": 0.5, "leaves": 5}
 FIRST_TREE = 16
@@ -33,55 +33,59 @@ class Reference:
     def score(self, x):
         return self.base + sum(tree(x) for tree in self.trees)
 
-    def learn(self, x, y):
+    def learn(self, x, y, weight):
         target = (1.0 if y > 0 else 0.0) if self.task == "binary" else y
-        self.rows = [*self.rows, (x, target)][-SPEC["window"] :]
+        self.rows = [*self.rows, (x, target, weight)][-SPEC["window"] :]
         self.since += 1
         self.learned += 1
         if self.learned >= FIRST_TREE and self.since * SPEC["renewal"] >= len(self.rows):
             self.since = 0
             if not self.trees:
-                total = sum(t for _, t in self.rows)
-                n = len(self.rows)
+                _, targets, weights = map(np.array, zip(*self.rows, strict=True))
+                total, n, half = targets @ weights, weights.sum(), 0.5 * unit_of(weights)
                 self.base = total / n
                 if self.task == "binary":
-                    self.base = math.log((total + 0.5) / (n - total + 0.5))
+                    self.base = math.log((total + half) / (n - total + half))
                 if self.loss == "absolute":
-                    self.base = np.median([t for _, t in self.rows])
+                    self.base = np.median(np.repeat(targets, weights.astype(int)))
             self.trees = [*self.trees, None][-SPEC["trees"] :][:-1]
             self.base += self.step_of_base()
             self.trees.append(self.grow())
 
     def step_of_base(self):
-        margins = np.array([self.score(x) for x, _ in self.rows])
-        targets = np.array([target for _, target in self.rows])
+        margins = np.array([self.score(x) for x, _, _ in self.rows])
+        _, targets, weights = map(np.array, zip(*self.rows, strict=True))
         if self.loss == "absolute":
-            return np.median(targets - margins)
+            return np.median(np.repeat(targets - margins, weights.astype(int)))
         if self.task == "regression":
-            return float((targets - margins).mean())
+            return float(np.average(targets - margins, weights=weights))
         p = 1.0 / (1.0 + np.exp(-margins))
-        return float(np.clip((targets - p).sum() / (p * (1.0 - p)).sum(), -1.0, 1.0))
+        return float(np.clip(weights @ (targets - p) / (weights @ (p * (1.0 - p))), -1.0, 1.0))
 
     def grow(self):
         slopes, bends = [], []
-        for x, target in self.rows:
+        for x, target, _ in self.rows:
             m = self.score(x)
             p = sigmoid(m)
             slopes.append(p - target if self.task == "binary" else m - target)
             bends.append(p * (1.0 - p) if self.task == "binary" else 1.0)
         slopes, bends = np.array(slopes), np.array(bends)
-        least_gain = 1e-3 if self.task == "binary" else 1e-12
+        weights = np.array([weight for _, _, weight in self.rows])
+        repeats, unit = weights.astype(int), unit_of(weights)
+        least_gain = unit * (1e-3 if self.task == "binary" else 1e-12)
         if self.loss == "absolute":
             errors = -slopes
-            most = 4.0 * np.median(abs(errors))
+            most = 4.0 * np.median(np.repeat(abs(errors), repeats))
             slopes = -np.clip(errors, -most, most)
-        rows = [row for row, _ in self.rows]
-        leaves = partition(rows, slopes, bends, SPEC["leaves"], least_gain)
+        slopes, bends, ridge = weights * slopes, weights * bends, RIDGE * unit
+        rows = [row for row, _, _ in self.rows]
+        leaves = partition(rows, slopes, bends, SPEC["leaves"], least_gain, ridge)
         values = [
-            -SPEC["step"] * slopes[rows].sum() / (bends[rows].sum() + RIDGE) for rows, _ in leaves
+            -SPEC["step"] * slopes[rows].sum() / (bends[rows].sum() + ridge) for rows, _ in leaves
         ]
         if self.loss == "absolute":
-            values = [SPEC["step"] * np.median(errors[rows]) for rows, _ in leaves]
+            repeated = [np.repeat(errors[rows], repeats[rows]) for rows, _ in leaves]
+            values = [SPEC["step"] * np.median(one) for one in repeated]
         return tree_of([conditions for _, conditions in leaves], values)
 
 
@@ -89,21 +93,38 @@ class Reference:
     ("task", "loss"),
     [("binary", "logistic"), ("regression", "squared"), ("regression", "absolute")],
 )
-def test_scores_are_those_of_trees_grown_from_the_raw_rows(task, loss):
+@pytest.mark.parametrize("heaviest", [1, 4])
+def test_scores_are_those_of_trees_grown_from_the_raw_rows(task, loss, heaviest):
     rng = np.random.default_rng(1)
     batch = waves(260, 3, task=task)
     # Few distinct values, so that no bin holds two of them.
     x = np.round(rng.normal(size=(260, 3)) * 2.0)
     z = x[:, 0] * x[:, 1] + 0.1 * rng.normal(size=260)
     y = z if task == "regression" else np.where(z > 0.0, 1.0, -1.0)
-    batch = batch.from_dense(x, y)
+    weights = rng.integers(1, heaviest + 1, 260).astype(float)
+    batch = batch.from_dense(x, y, weights)
     fields = {"loss": loss} if task == "regression" else {}
     learner, reference = learner_of(3, task=task, **SPEC, **fields), Reference(task, loss)
     result = learner.learn(batch).scores
     for row in range(len(batch)):
         expected = reference.score(x[row])
         assert result[row] == pytest.approx(expected, abs=2e-4 * (1.0 + abs(expected))), row
-        reference.learn(x[row], y[row])
+        reference.learn(x[row], y[row], weights[row])
+
+
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_only_ratios_of_weights_matter(task):
+    scores = []
+    for scale in (1.0, 2.0**-9, 2.0**9):
+        learner, batch = learner_of(3, task=task, **SPEC), waves(300, 3, task="regression")
+        batch.weights[:] = scale * np.random.default_rng(0).integers(1, 5, 300)
+        if task == "multiclass":
+            batch = batch.with_labels((batch.labels > 0.0).astype(float), ("a", "b"))
+        elif task == "binary":
+            batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
+        scores.append(learner.learn(batch).scores)
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+    np.testing.assert_allclose(scores[0], scores[2], atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-310, 1.0, 1e90])
