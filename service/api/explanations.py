@@ -89,9 +89,9 @@ def _view_of(
         return None
     order = np.argsort(-np.abs(numbers), kind="stable")
     listed, others = order[:MAX_LISTED], order[MAX_LISTED:]
-    values: dict[int, float] = {}
+    values = dict(explained.values)
     if columns is not None:
-        values = dict(zip(columns.indices.tolist(), columns.values.tolist(), strict=True))
+        values |= zip(columns.indices.tolist(), columns.values.tolist(), strict=True)
     view = partial(_contribution, name_of, values)
     return Explanation(
         base=explained.base,

@@ -212,7 +212,7 @@ class Boosted(TreeRing, NonlinearLearner):
             node[splits] = self._left[tree, parent] + (x[column] > self._threshold[tree, parent])
             np.add.at(contributions, column, means[tree, node[splits]] - means[tree, parent])
         base = math.fsum([self._f[BASE], *means[:, 0]])
-        return Explanation.of(score, base, features, contributions)
+        return Explanation.of(score, base, features, contributions, self._lags.values())
 
     def _node_means(self) -> Floats:
         """(trees, nodes): the value of each leaf, and the mean of its children for each split.

@@ -52,6 +52,14 @@ class Lags:
         """As kernels take them: width, count, recent (MAX_LAGS,), targets (1,)."""
         return self.width, self.count, self._recent, self._targets
 
+    def values(self) -> dict[int, float]:
+        """The columns of the next row."""
+        targets = int(self._targets[0])
+        return {
+            self.width + c: lag(c, self._recent, self._targets)
+            for c in range(min(self.count, targets))
+        }
+
     def state(self) -> State:
         """See Learner."""
         return {"last_targets": self._recent.copy(), "targets": np.array(self._targets[0])}
@@ -93,7 +101,7 @@ def lags_of_row(i: int, served: RO_F8, count: int, targets: I8) -> int:
     return int(min(count, targets[0]))
 
 
-@kernel(inline=True)
+@kernel(inline=True, inner=False)
 def lag(c: int, recent: F8, targets: I8) -> float:
     """Column c of the next row."""
     last = targets[0] - 1

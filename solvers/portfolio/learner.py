@@ -218,14 +218,21 @@ class Portfolio:
         outer_scores  (S,)  the scores of shared members
         """
         row.check_width(self._dim)
-        scores, bases, features, parts = self._members.explain(row, outer_scores)
+        scores, bases, features, parts, values = self._members.explain(row, outer_scores)
         score, base, contributions = mixed_contributions(self._rule, scores, bases, parts)
         if (late := self._mixing) is not None:
             second = mixed_contributions(late.rule, scores, bases, parts)
             score, base, contributions = late.mix_contributions(
                 (score, base, contributions), second
             )
-        return Explanation.of(score, base, features, contributions)
+        # Members that are not active do not learn, so their past targets are others.
+        shown = {
+            feature: value
+            for index, of_member in enumerate(values)
+            if self._rule.is_active(index)
+            for feature, value in of_member.items()
+        }
+        return Explanation.of(score, base, features, contributions, shown)
 
     def probabilities(self, scores: Floats) -> Floats | None:
         """See Learner."""

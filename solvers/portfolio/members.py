@@ -171,8 +171,9 @@ class MemberSet:
 
     def explain(
         self, row: Batch, outer_scores: Floats | None = None
-    ) -> tuple[Floats, Floats, Ints, Floats]:
-        """Raw scores (K,) of one row, bases (K,), features (n,), contributions (K, n).
+    ) -> tuple[Floats, Floats, Ints, Floats, list[Mapping[int, float]]]:
+        """Raw scores (K,) of one row, bases (K,), features (n,), contributions (K, n), and the
+        values of features that each member adds.
 
         See protocols/explanation.py. A member without contributions has its score as the base; so
         have shared members, whose scores (S,) are given.
@@ -183,13 +184,14 @@ class MemberSet:
         bases = scores.copy()
         parts: list[tuple[Ints, Ints, Floats]] = []
         """Members, features and contributions (members, features)."""
+        values: list[Mapping[int, float]] = [{} for _ in self.members]
         if self._fused is not None:
             at = self._fused_indices
             scores[at], bases[at], features, contributions = self._fused.explain(row)
             parts.append((at, features, contributions))
         for index, member in self._separate.items():
             one = member.explain(row)
-            scores[index], bases[index] = one.score, one.base
+            scores[index], bases[index], values[index] = one.score, one.base, one.values
             parts.append((np.array([index]), one.features, one.contributions[None, :]))
         scores[~np.isfinite(scores)] = np.nan
         listed = [features for _, features, _ in parts]
@@ -197,7 +199,7 @@ class MemberSet:
         whole = np.zeros((len(self.members), len(every)))
         for rows, features, contributions in parts:
             whole[np.ix_(rows, np.searchsorted(every, features))] = contributions
-        return scores, bases, every, whole
+        return scores, bases, every, whole, values
 
     def curves(self, index: int) -> list[Curve] | None:
         """Curves of a member, see protocols/curves.py; None for a member that has none."""

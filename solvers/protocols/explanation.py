@@ -12,7 +12,8 @@ A score is `base` plus the contributions of features. What a contribution is dep
 Learners with a method `explain` explain themselves; all others are linear.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,16 +37,27 @@ class Explanation:
     """(n,) indices from 0, increasing; the others contribute 0."""
     contributions: Floats
     """(n,) of these features, in units of the score."""
+    values: Mapping[int, float] = field(default_factory=dict)
+    """Of features that the learner adds to the row, see nonlinear/lags.py."""
 
     @classmethod
     def of(
-        cls, score: float, base: float, features: Ints | Indices, contributions: Floats
+        cls,
+        score: float,
+        base: float,
+        features: Ints | Indices,
+        contributions: Floats,
+        values: Mapping[int, float] | None = None,
     ) -> "Explanation":
         """Features in any order; those that contribute 0 are left out."""
         used = np.flatnonzero(contributions)
         order = used[np.argsort(features[used])]
         return cls(
-            float(score), float(base), features[order].astype(np.int64), contributions[order]
+            float(score),
+            float(base),
+            features[order].astype(np.int64),
+            contributions[order],
+            values or {},
         )
 
 

@@ -291,7 +291,7 @@ def test_a_portfolio_contributes_what_the_chain_of_its_rule_does(task):
     batch = waves(600, task=task)
     learner.learn(batch)
     for row in (batch[2:3], batch[9:10]):
-        scores, bases, features, parts = learner._members.explain(row)
+        scores, bases, features, parts, _ = learner._members.explain(row)
         assert features.tolist() == [0, 1, 2, 3]
         # Each member sums to its own score; neighbours contribute nothing.
         np.testing.assert_allclose(bases + parts.sum(axis=1), scores, rtol=1e-9, atol=1e-12)

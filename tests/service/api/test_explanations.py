@@ -100,6 +100,17 @@ def test_indexed_features_and_the_rest_of_long_rows(client, monkeypatch):
     assert total(short) == pytest.approx(whole["score"], rel=1e-9)
 
 
+def test_past_targets_have_a_name_and_a_value(client):
+    members = [{"algorithm": "boosted", "window": 128}]
+    client.put("/models/m", json={"task": "regression", "members": members})
+    sums = np.cumsum(np.random.default_rng(0).normal(size=400)).tolist()
+    client.post("/models/m/learn", json={"samples": [{"x": {"age": 1}, "y": y} for y in sums]})
+    answer = client.post("/models/m/predict?explain=true", json={"x": {"age": 1}}).json()
+    shown = {one.get("name"): one for one in answer["explanation"]["contributions"]}
+    assert shown["label.1"]["value"] == sums[-1] and "value" not in shown.get("age", {})
+    assert total(answer["explanation"]) == pytest.approx(answer["score"], rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [

@@ -139,12 +139,30 @@ def test_an_explanation_has_past_targets_and_a_file_has_not(rng):
     learner.learn(batch)
     explained = explain(learner, batch[:1])
     assert explained.features.max() >= DIM
+    y = batch.labels
+    assert explained.values == {DIM: y[-1], DIM + 1: y[-1] - y[-2], DIM + 2: y[-2] - y[-3]}
     assert explained.score == pytest.approx(explained.base + explained.contributions.sum())
     names = [lag_name(learner.spec, DIM + at) for at in (-1, 0, 1, 15, 16)]
     assert names == [None, "label.1", "label.1-label.2", "label.15-label.16", None]
     with pytest.raises(NotExpressible, match="lags"):
         learner.form()
     assert learner.member_form("newton").dim == DIM
+
+
+def test_an_explanation_has_the_past_targets_of_active_members(rng):
+    y = oscillation(rng)
+    members = [
+        {"name": name, "algorithm": "boosted", "window": 256, "lags": lags}
+        for name, lags in (("one", 1), ("two", 2))
+    ]
+    learner = learner_of(DIM, **FULL, members=members)
+    learner.learn(rows_of(y))
+    learner.promote("one")
+    learner.learn(rows_of(np.array([5.0])))
+    assert explain(learner, rows_of(y)[:1]).values == {DIM: 5.0}
+    learner.demote()
+    learner.promote("two")
+    assert explain(learner, rows_of(y)[:1]).values == {DIM: y[-1], DIM + 1: y[-1] - y[-2]}
 
 
 def test_a_member_that_is_added_sees_past_targets(rng):
