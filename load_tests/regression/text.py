@@ -165,7 +165,8 @@ CAVEATS = """\
 - Of the 23, eleven are generated and nine have less than 1,500 rows: differences of a few percent
   there can be chance. The list was chosen on the 23; the new ones are better evidence, and show
   less.
-- No batch model that is trained again and again, such as LightGBM, was run for numbers.
+- No batch model that is trained again and again, such as LightGBM, was run here. [Files with
+  published results](records.md) have it, and the ensembles of MOA.
 - On water, heavy_tailed and spambase_run a few rows dominate the RMSE.
 - A wild first or second target is accepted: S then falls by half a percent a row. Later, several
   targets in sequence raise S fivefold each if they are further than 50 S from the prediction, but

@@ -9,7 +9,8 @@ Python {python}). Do not edit.
 Each learner sees a stream once, row by row: it scores a row, then learns it. *Errors* are the
 percentage of rows whose score has the wrong sign (0 counts as positive). *Log-loss* is the mean
 over the rows, in nats, of the score as log odds, clipped to ±30. Nothing is tuned: one
-specification of ours for all streams, and the defaults of the peers.
+specification of ours for all streams, and the defaults of the peers. [Files with published
+results](records.md) compares whole files with MOA and with published figures.
 """
 
 LINEAR = """\
