@@ -13,7 +13,7 @@ from dualstream.service.journal.record.format import OPENING_KINDS, KeyKind
 
 
 class RowLabel(NamedTuple):
-    """Label of a labelled row, and the seq of the record that has it."""
+    """Label of a labelled row with what is stored behind it, and the seq of its record."""
 
     label: bytes
     seq: int
@@ -172,7 +172,8 @@ class Deduplication:
             last = self.seq + part.count
             self.keys[part.key] = KeyEntry(last, part.count, part.fingerprint)
             if part.revisable is not None:
-                self.relabelled[part.key] = RowLabel(part.revisable.label, last)
+                label = part.revisable.label + part.revisable.earlier
+                self.relabelled[part.key] = RowLabel(label, last)
         self.seq += part.count
         self.kept.append(part.body)
         return True
@@ -185,8 +186,9 @@ class Deduplication:
         row = self.relabelled.get(key) or self._row_label(key)
         if row is None:
             return entry or (KeyEntry(self.seq, 0, None) if revisable.replaces else None)
-        is_same = row.label == revisable.label
-        if row.label == revisable.replaces and not is_same:
+        is_same = row.label.startswith(revisable.label)
+        seq = revisable.seq if revisable.seq > 0 else self.seq + part.count + revisable.seq
+        if row == (revisable.replaces, seq) and not is_same:
             return None
         return KeyEntry(row.seq, 1, part.fingerprint if is_same else None)
 

@@ -35,12 +35,16 @@ class NewPendingRow(msgspec.Struct, frozen=True, gc=False):
 class RevisableLabel(msgspec.Struct, frozen=True, gc=False):
     """A label whose row stays stored, so that another label can replace it.
 
-    label     not empty, opaque to the store
-    replaces  the label that the row must have; empty for a row that waits for its first one
+    label     not empty, opaque to the store; no label begins with another one
+    earlier   stored behind the label, opaque to the store
+    replaces  what the row must have, label and earlier; empty for a row that waits for its first
+    seq       of the record that has that label; if below 0, counted back from this label's record
     """
 
     label: bytes
+    earlier: bytes = b""
     replaces: bytes = b""
+    seq: int = 0
 
 
 class PendingRow(msgspec.Struct, frozen=True, gc=False):
@@ -48,7 +52,8 @@ class PendingRow(msgspec.Struct, frozen=True, gc=False):
 
     time_ms     when it was stored, by the store's clock     age_s  how long ago that is
     due_ms      when its wait is over, or when a labelled row is deleted
-    label, seq  of a labelled row: its label, and the seq of the record that has it
+    label, seq  of a labelled row: its label and what is stored behind it, and the seq of the record
+                that has it
     """
 
     key: bytes

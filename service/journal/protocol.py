@@ -91,9 +91,10 @@ class Part(msgspec.Struct, frozen=True, gc=False):
                  still be learned. If the label is known under any fingerprint, or a row is already
                  stored under its key, expired ones included, the part is skipped as a duplicate
     revisable    of a part with the key of a label: the label, whose row stays stored, or None. If
-                 the row is labelled, the part is journalled only if it replaces that label. It is a
-                 duplicate if it has that label, and else in conflict. So is a part that replaces a
-                 label of a row that is not labelled. Not in an all-or-nothing request
+                 the row is labelled, the part is journalled only if it replaces that label of that
+                 seq. It is a duplicate if it has that label, and else in conflict. So is a part
+                 that replaces a label of a row that is not labelled. Not in an all-or-nothing
+                 request
 
     A request with a key (request or chunk) is opened by a part that carries this key. Its other
     parts follow with `continues`, and may have keys of their own (sample id, label, refit). If the

@@ -10,10 +10,10 @@ that it has entered them, and the row is learned with the columns that it was se
 
 import hashlib
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
+from struct import Struct, error as StructError
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.record import (
     Control,
     CorruptRecord,
+    EarlierLabels,
     KeyKind,
     Rows,
     decode,
@@ -54,8 +55,12 @@ if TYPE_CHECKING:
     from dualstream.solvers.online.class_choice import ClassScores
 
 _LABEL = Struct("<d")
+_STORED_LABEL = Struct("<qI")
 _SERVED_CLASSES = "served-classes"
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+
+MAX_EARLIER_LABELS = 16
+"""A revision has the last labels of its row: a rollback may leave any of them the newest."""
 
 INLINE_ROWS = 100
 """More rows are encoded, and more labels joined with their rows, in a thread."""
@@ -105,13 +110,13 @@ ServedClasses = tuple[Floats, Sequence[str], int]
 class WaitingRow(NamedTuple):
     """A row that gets a label; `classes` if the model has classes.
 
-    replaces  None if the label cannot be revised; else the packed label that it replaces, which is
-              empty for the first one
+    replaces  None if the label cannot be revised; else the stored label that it replaces, which is
+              empty for the first one, and its seq as in RevisableLabel
     """
 
     row: Rows
     classes: ServedClasses | None
-    replaces: bytes | None = None
+    replaces: tuple[bytes, int] | None = None
 
 
 @dataclass(slots=True)
@@ -156,6 +161,33 @@ def packed_label(y: float | str) -> bytes:
 
 def _fingerprint_of(packed: bytes) -> bytes:
     return hashlib.sha256(packed).digest()[:16]
+
+
+def _first_stored(label: Label) -> bytes:
+    """A label as it is stored with a labelled row."""
+    packed = packed_label(label.y)
+    return _STORED_LABEL.pack(0, len(packed)) + packed
+
+
+def _stored_label(label: Label, replaces: tuple[bytes, int]) -> bytes:
+    """A label and its row's earlier ones as they are stored, newest first, with seqs as in Rows."""
+    stored = [_first_stored(label)]
+    for seq, packed in _earlier_labels(*replaces):
+        stored += (_STORED_LABEL.pack(seq, len(packed)), packed)
+    return b"".join(stored)
+
+
+def _earlier_labels(stored: bytes, seq: int) -> list[tuple[int, bytes]]:
+    """Stored labels of a row whose newest one has this seq, with seqs as in Rows."""
+    labels, at = list[tuple[int, bytes]](), 0
+    try:
+        while at < len(stored) and len(labels) < MAX_EARLIER_LABELS:
+            seq_of, size = _STORED_LABEL.unpack_from(stored, at)
+            begin, at = at + _STORED_LABEL.size, at + _STORED_LABEL.size + size
+            labels.append((seq_of if seq_of > 0 else seq + seq_of, stored[begin:at]))
+    except StructError as error:
+        raise CorruptRecord(f"the label of a stored row is damaged: {error}") from error
+    return labels
 
 
 def _unpacked_label(model: Model, packed: bytes) -> float | str:
@@ -313,7 +345,7 @@ async def learn_labels(
         if not positions.duplicate:
             journalled = labelled.receipt.rows
             new = rows if journalled is None else [rows[row] for row in journalled]
-            labelled.revised = sum(1 for row in new if row.replaces)
+            labelled.revised = sum(1 for row in new if row.replaces and row.replaces[0])
             return labelled
         # Another worker has just learned the same request.
         seq, count, answer = positions.seq, positions.count, labelled.receipt.answer
@@ -327,7 +359,7 @@ async def learn_labels(
         answer = model.replica.first_responses.find(key, seq)
     if not count:
         answer = answer_without_rows(seq, model.row_schema.task)
-    return _explained(labels, waiting, entries, (seq, count), answer, revises)
+    return _explained(labels, waiting, entries, (seq, count), answer)
 
 
 def _look_up(
@@ -338,12 +370,15 @@ def _look_up(
 ) -> tuple[Labelled, list[WaitingRow]]:
     """The outcome of known and missing labels, and the rows of the others."""
     labelled, rows = Labelled(), list[WaitingRow]()
-    latest: dict[str, bytes] = {}  # labels of this request by id, if they may be revised
+    # Labels of this request by id, if they may be revised: as they are stored, and the number of
+    # labels before that are journalled. A label that its row has already is not.
+    latest: dict[str, tuple[bytes, int]] = {}
+    journalled = 0
     for label, row, kept in zip(labels, waiting, entries, strict=False):
         is_labelled = row is not None and row.seq > 0
         if is_labelled and kept is None:
             assert row is not None
-            kept = KeyEntry(row.seq, 1, _fingerprint_of(row.label))
+            kept = _label_before(row, row.seq)
         is_revision = revises and (is_labelled or label.id in latest)
         if kept is not None and not is_revision:
             labelled.add_known(label, kept)
@@ -355,8 +390,11 @@ def _look_up(
                 labelled.delays_s.append(max(0.0, row.age_s))  # the store's clock may go back
             replaces = None
             if revises:
-                replaces = latest.get(label.id, row.label)
-                latest[label.id] = packed_label(label.y)
+                stored, number = latest.get(label.id, (b"", 0))
+                replaces = (stored, number - journalled) if stored else (row.label, row.seq)
+                if not replaces[0].startswith(_first_stored(label)):
+                    latest[label.id] = _stored_label(label, replaces), journalled
+                    journalled += 1
             rows.append(_row_of(row, replaces))
     return labelled, rows
 
@@ -367,14 +405,14 @@ def _explained(
     entries: Sequence[KeyEntry | None],
     repeats: tuple[int, int],
     answer: Answer | None,
-    revises: bool,
 ) -> Labelled:
     """The outcome of the labels of a repeated request, as far as it is known.
 
     The rows of the request are consecutive and end at the position in `repeats`. A label
     within this span belongs to the request, at its first occurrence. A label before the span
     was known to the request. A label after the span, or a row that waits now, was missing. A label
-    that was revised since is no longer within the span, but the answer has the ids of the rows.
+    that was revised since is no longer within the span. But the answer has the ids of the rows, and
+    a labelled row its earlier labels.
     """
     labelled = Labelled(answer=answer, repeats=repeats)
     seq, count = repeats
@@ -382,9 +420,9 @@ def _explained(
     numbers = defaultdict[bytes, list[int]](list)
     for number, key in enumerate(ids):
         numbers[key].append(number)
-    latest = _labels_before(labels, numbers, seq - count + 1) if revises else {}
+    latest = dict[bytes, KeyEntry | None]()
     for label, row, kept in zip(labels, waiting, entries, strict=False):
-        before = latest.get(label.key)
+        before = latest.setdefault(label.key, _label_before(row, seq - count))
         if before is not None and before.fingerprint == label.fingerprint:
             labelled.add_known(label, before)
             continue
@@ -393,8 +431,9 @@ def _explained(
             labelled.journalled[number] = label
             latest[label.key] = KeyEntry(seq - count + 1 + number, 1, label.fingerprint)
             continue
-        kept = before or kept
         if kept is None or kept.seq > seq:
+            kept = _label_before(row, seq) or before
+        if kept is None:
             labelled.add_missing(label, row)
             continue
         number = kept.seq - (seq - count + 1)
@@ -406,28 +445,12 @@ def _explained(
     return labelled
 
 
-def _labels_before(
-    labels: Sequence[Label], numbers: Mapping[bytes, Sequence[int]], first_seq: int
-) -> dict[bytes, KeyEntry]:
-    """Labels that samples had before a request with `revises`, if it repeats and revises them.
-
-    numbers  of the rows that the request journalled, by key; the first of all has `first_seq`
-
-    Each label that differs from the one before was journalled. If there are no more rows than
-    these, the first label was a duplicate. The seq of the label that it repeats is no longer
-    stored; that of the first row stands for it.
-    """
-    first, last, changes = dict[bytes, bytes](), dict[bytes, bytes](), Counter[bytes]()
-    for label in labels:
-        mark = label.fingerprint
-        first.setdefault(label.key, mark)
-        changes[label.key] += last.setdefault(label.key, mark) != mark
-        last[label.key] = mark
-    return {
-        key: KeyEntry(first_seq + numbers[key][0], 1, first[key])
-        for key, count in changes.items()
-        if count and len(numbers.get(key, ())) == count
-    }
+def _label_before(row: PendingRow | None, seq: int) -> KeyEntry | None:
+    """The newest label of a labelled row up to `seq`, as far as it is stored."""
+    for at, label in _earlier_labels(row.label, row.seq) if row is not None else ():
+        if at <= seq:
+            return KeyEntry(at, 1, _fingerprint_of(label))
+    return None
 
 
 async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
@@ -441,7 +464,7 @@ async def learn_defaults(model: Model, due: Sequence[PendingRow]) -> Receipt:
             Label(index, row.key[1:].decode(), _unpacked_label(model, row.default[1:]))
             for index, row in enumerate(due)
         ]
-        rows = [_row_of(row, b"" if row.default[0] else None) for row in due]
+        rows = [_row_of(row, (b"", 0) if row.default[0] else None) for row in due]
         return request_of(model, labels, rows)
 
     return await model.submit(await run_short_here(len(due) <= INLINE_ROWS, request))
@@ -457,7 +480,7 @@ def request_of(
     """A request that journals each label with its waiting row, under the key of its sample."""
     rows = ListedRows([0], [], [], [], [], model.row_schema.inputs.row_width)
     as_served, parts = late_label_scores.as_served(model.replica.spec), []
-    before = list[float | str | None]()
+    before = list[EarlierLabels]()
     if key is not None:
         parts.append(Part(encode_opening(key, fingerprint), 0, key, fingerprint))
     for number, (label, waiting) in enumerate(zip(labels, labelled_rows, strict=True)):
@@ -469,28 +492,28 @@ def request_of(
             rows.served_parts.append(tuple(served_parts[0]))
         columns: Any = (row.indptr, row.indices, row.values, [label.y])
         mark, continues = label.fingerprint, key is not None
-        replaced = _unpacked_label(model, replaces) if replaces else None
+        earlier = _earlier_labels(*replaces) if replaces else []
+        before.append([(seq, _unpacked_label(model, packed)) for seq, packed in earlier])
         body = encode_rows(
             *columns,
             weights=row.weights,
             served_scores=row.served_scores,
             served_seqs=row.served_seqs,
             served_parts=served_parts,
-            replaced=None if replaced is None else [replaced],  # type: ignore[arg-type]
+            earlier=before[-1:],
             names=row.names,
             key=label.key,
             fingerprint=mark,
             continues=continues,
         )
-        stays = None if replaces is None else RevisableLabel(packed_label(label.y), replaces)
+        stays = None
+        if replaces is not None:
+            mine = _first_stored(label)
+            stays = RevisableLabel(mine, _stored_label(label, replaces)[len(mine) :], *replaces)
         parts.append(Part(body, 1, label.key, mark, continues, revisable=stays))
         _add(rows, label, row)
         rows.ids[number] = label.id
-        before.append(replaced)
-    if any(label is not None for label in before):
-        none: Any = "" if model.row_schema.task == "multiclass" else Batch.UNLABELLED
-        rows.replaced = [none if label is None else label for label in before]  # type: ignore[assignment]
-    return Request(parts, rows, key, rows.names)
+    return Request(parts, rows, key, rows.names, earlier=before if any(before) else ())
 
 
 def _add(rows: ListedRows, label: Label, row: Rows) -> None:
@@ -505,7 +528,7 @@ def _add(rows: ListedRows, label: Label, row: Rows) -> None:
     rows.name_ends.append(len(rows.names))
 
 
-def _row_of(pending: PendingRow, replaces: bytes | None = None) -> WaitingRow:
+def _row_of(pending: PendingRow, replaces: tuple[bytes, int] | None = None) -> WaitingRow:
     """Raises RecordError."""
     (_, row), *rest = decode(pending.body)
     assert isinstance(row, Rows)

@@ -146,6 +146,7 @@ async def under_another_spec(
     for part in replica.parts:
         part.ignore_pauses()
     replica.seq = first - 1
+    replica.parts.absent.add(1, first - 1)
     left_out = Counter[str]()
     # The chain before a trimmed journal is unknown.
     chain = replica.chain if first == 1 else None

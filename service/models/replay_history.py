@@ -14,6 +14,7 @@ import numpy as np
 from dualstream.service.journal.protocol import Journal, ModelRecord
 from dualstream.service.journal.record import Rows
 from dualstream.service.models.late_labels import stored_scores
+from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.entries import as_batch, decoded
 from dualstream.service.replica.features import Features
 from dualstream.service.replica.replica import Replica
@@ -58,7 +59,8 @@ async def read_late_rows(
 ) -> LateRows | None:
     """The rows with late labels among the records after `after` up to `until`; None without any."""
     rows, seqs, served_seqs = list[Batch](), list[Ints](), list[Ints]()
-    seq = after
+    seq, absent = after, AbsentSeqs()
+    absent.add(1, after)
     while seq < until:
         entries = await journal.read(record.id, record.incarnation, seq)
         if not entries:
@@ -66,7 +68,7 @@ async def read_late_rows(
         for block in decoded(entries)[1]:
             if isinstance(block, Rows) and block.served_seqs is not None:
                 late = np.flatnonzero(block.served_seqs >= 0)
-                rows.append(as_batch(block, dim).take(late))
+                rows.append(as_batch(block, dim, seq + 1, absent).take(late))
                 seqs.append(seq + 1 + late)
                 # A store that lost records may have served a row at a later seq.
                 served_seqs.append(np.minimum(block.served_seqs[late], seq + late))

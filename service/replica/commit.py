@@ -489,7 +489,7 @@ class Committer:
             await self._rebuild(cause)
             self._check_kept(appended)
             return replica.watched[group.nonce]
-        new = new_of(group.requests, placed)
+        new = new_of(group.requests, placed, replica.parts.absent)
         return await replica.apply_own(appended.seq, appended.chain, new)
 
     def _check_kept(self, appended: Appended) -> None:

@@ -18,6 +18,7 @@ from dualstream.service.journal.record import (
     decode_merged,
     holds_control,
 )
+from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.first_responses import KeyedRequests
 from dualstream.service.replica.row_ids import NO_IDS, RowIds
 from dualstream.solvers import Batch
@@ -48,6 +49,7 @@ def content_after(
     dim: int,
     check: Callable[[Control], None],
     with_ids: bool,
+    absent: AbsentSeqs,
     until: int | None = None,
 ) -> Content:
     """Decode consecutive entries for a model of width `dim` whose state is at `seq`.
@@ -75,7 +77,7 @@ def content_after(
         names += names_by_entry(block, block_seq, entries, until)
         block_seq += len(block)
         if skipped < len(block):
-            batch = as_batch(block, dim)
+            batch = as_batch(block, dim, block_seq - len(block), absent)
             run.append(batch[skipped:] if skipped else batch)
     records += [Batch.concat(run)] if run else []
     ids = RowIds.within(parts, first_seq) if with_ids else NO_IDS
@@ -123,14 +125,20 @@ def _named_before(
     ]
 
 
-def as_batch(rows: Rows, dim: int) -> Batch:
-    """Convert journalled rows to a learner's batch."""
+def as_batch(rows: Rows, dim: int, first_seq: int = 0, absent: AbsentSeqs | None = None) -> Batch:
+    """Convert journalled rows to a learner's batch.
+
+    absent  what the state lacks that learns them next; None: no row takes the place of another
+    """
     if rows.labels is None:  # observed
         labels, weights = np.full(len(rows), np.nan), np.zeros(len(rows))
         columns = (rows.indptr, rows.indices, rows.values, labels, weights)
         return Batch.of_columns(*columns, dim)
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
-    labels, replaced, classes = label_columns(rows.labels, rows.replaced)
+    before = None
+    if rows.earlier is not None and absent is not None:
+        before = absent.replaced(rows.earlier, range(first_seq, first_seq + len(rows)))
+    labels, replaced, classes = label_columns(rows.labels, before)
     columns = (rows.indptr, rows.indices, rows.values, labels, weights)
     served = rows.served_scores, rows.served_parts
     return Batch.of_columns(*columns, dim, classes, *served, replaced)

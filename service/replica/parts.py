@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
+from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.solvers import Batch, Learner, Outcome
@@ -130,12 +131,15 @@ AnyPart = TypeVar("AnyPart", bound=StatePart)
 class Parts:
     """The parts of one model, with the hooks of its learning path looked up once.
 
+    absent  records that the state lacks
+
     They are one object because CPython 3.11 shares the keys of objects with at most 29 attributes.
     A replica with more of them takes 1.3 kB more.
     """
 
     __slots__ = (
         "_by_type",
+        "absent",
         "check_learning",
         "forgetting",
         "gate",
@@ -147,6 +151,7 @@ class Parts:
 
     def __init__(self, parts: Iterable[StatePart]) -> None:
         self._by_type = {type(part): part for part in parts}
+        self.absent = AbsentSeqs()
         self.gate = self._only("learn")
         self.forgetting = self._only("forgotten_seq")
         self.on_learned = [part.on_learned for part in self._overriding("on_learned")]
@@ -174,8 +179,9 @@ class Parts:
         return parts[0] if parts else None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of all parts."""
-        return {name: array for part in self for name, array in part.arrays().items()}
+        """The arrays of all parts, and of the absent records."""
+        arrays = {name: array for part in self for name, array in part.arrays().items()}
+        return arrays | self.absent.arrays()
 
     def bookkeeping(self) -> dict[str, np.ndarray]:
         """The bookkeeping of all parts."""

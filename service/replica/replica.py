@@ -281,7 +281,7 @@ class Replica(ViewedState):
         """Decode the part of entries after this replica. Raises CorruptRecord, UnknownRecord."""
         check = partial(check_control, self, self.features.kinds)
         with_ids = bool(self.parts.on_ids)
-        return content_after(self.seq, entries, self.dim, check, with_ids, until)
+        return content_after(self.seq, entries, self.dim, check, with_ids, self.parts.absent, until)
 
     async def _learn(self, batch: Batch) -> Outcome:
         if self.learner is not self._paced:
@@ -344,6 +344,9 @@ class Replica(ViewedState):
             outcome = self.learn_rows(batch, self.seq + 1)
         else:
             outcome = gate.learn(self.learner, self.learn_rows, batch, self.seq + 1)
+            if outcome.set_aside is not None:
+                last = self.seq + len(batch)
+                self.parts.absent.add(last + 1 - int(outcome.set_aside.sum()), last)
             for on_reached in self.parts.on_reached:
                 on_reached(self.seq + len(batch))
         self.seq += len(batch)

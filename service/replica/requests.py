@@ -23,6 +23,7 @@ from dualstream.service.journal.protocol import (
 )
 from dualstream.service.journal.record import (
     Control,
+    EarlierLabels,
     KeyKind,
     decode,
     encode_control,
@@ -31,6 +32,7 @@ from dualstream.service.journal.record import (
     encode_sample,
     make_key,
 )
+from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.controls import Order, control_of
 from dualstream.service.replica.first_responses import Answer, FirstResponses, KeyedRequest
 from dualstream.service.replica.outcomes import ControlOutcome, ControlOutcomes
@@ -55,6 +57,8 @@ class Request(msgspec.Struct):
     """Moved in the same step that journals the rows. Such rows form a group of their own."""
     on_journalled: Callable[[], None] | None = None
     """Called when all rows are journalled as requested, before they are learned."""
+    earlier: Sequence[EarlierLabels] = ()
+    """Labels before of each row; empty if no label may replace another."""
     is_followed: bool = False
     """May the client submit its next rows as soon as `on_journalled` is called?"""
 
@@ -264,8 +268,13 @@ class NewRows(NamedTuple):
     ids: RowIds = NO_IDS
 
 
-def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[PartPosition]]) -> NewRows:
-    """Collect the new rows of requests; at least one row is new."""
+def new_of(
+    requests: Sequence[AnyRequest], placed: Sequence[Sequence[PartPosition]], absent: AbsentSeqs
+) -> NewRows:
+    """Collect the new rows of requests; at least one row is new.
+
+    absent  what the state lacks that learns them next
+    """
     first = requests[0]
     if len(requests) == 1 and len(first.parts) == 1 and first.parts[0].key is None:
         assert isinstance(first, Request)
@@ -283,6 +292,12 @@ def new_of(requests: Sequence[AnyRequest], placed: Sequence[Sequence[PartPositio
         kept = _new_parts(request, places)
         if not kept:
             continue
+        if request.earlier:
+            assert isinstance(request.rows, ListedRows)
+            seqs = [0] * len(request.rows)
+            for row, _, position in kept:
+                seqs[row] = position.first_seq
+            request.rows.replaced = absent.replaced(request.earlier, seqs) or []
         if not any(map(is_left, places)):
             rows.append(request.rows)
             names += request.names

@@ -48,7 +48,7 @@ from dualstream.solvers.rows.hashing import hash_names
 
 NO_PREFIX = "."
 """Key of the arrays whose names have no prefix."""
-_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "answers", "outcomes"}
+_OF_CORE = {NO_PREFIX, "learner", "progress", "names", "absent", "answers", "outcomes"}
 """Prefixes of arrays that belong to no part of a feature."""
 
 
@@ -87,6 +87,7 @@ class ModelState:
         self.names.restore(arrays["names"])
         for part in self.parts:
             part.restore(arrays, self.names)
+        self.parts.absent.restore(arrays["absent"])
         counts = arrays[NO_PREFIX]
         check_arrays(counts, {"rejected": (), "refused_controls": ()})
         self.rejected = int(counts["rejected"])
@@ -337,6 +338,7 @@ class PositionedState:
         for part in state.parts:
             if (present := self.parts.find(type(part))) is not None:
                 part.on_restored(present, seq, self.seq + 1)
+        state.parts.absent.add(seq + 1, self.seq)
         self.use_state(state)
         self.names_since = self.seq + 1
 

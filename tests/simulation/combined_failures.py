@@ -20,6 +20,7 @@ from tests.simulation.models import (
     MISTAKES,
     PAIR,
     PATIENT,
+    REMEMBERED,
     label_of,
     named_request,
     size_of,
@@ -409,6 +410,26 @@ async def labels_revised(on: Stage) -> None:
             await first
 
 
+async def labels_revised_after_a_rollback(on: Stage) -> None:
+    """The state goes back to before some labels, and they are revised."""
+    chance, tags = on.world.chance, [on.world.new_tag() for _ in range(4)]
+    for tag in tags:
+        await on.ask(partial(serve, model_id=on.model_id, tag=tag, default=False), on.worker)
+    for turn in range(MANY):
+        tag = chance.choice(tags)
+        if turn % 3 == 2:
+            worker = chance.choice((on.worker, on.other))
+            await on.client.change(
+                on.model_id, lambda worker: worker.go_back(on.model_id, "z"), worker
+            )
+        elif turn % 3 == 0:
+            await on.ask(lambda worker: worker.take_version(on.model_id, "z"), on.worker)
+        for y in (label_of(tag), -label_of(tag)):
+            on.meet("append", chance.choice([NO_LAG, NO_LAG, SENT_SOON, ANSWERED_LATE]))
+            step = partial(revise, model_id=on.model_id, tag=tag, y=y)
+            await on.ask(step, chance.choice((on.worker, on.other)))
+
+
 async def learn(model_id: str, request: Request, worker: "Worker") -> None:
     await worker.submit(model_id, request)
 
@@ -461,6 +482,7 @@ RARE = (
     (67, Plot(whole_in_conflict)),
     (71, Plot(labels_repeated, DUALS)),
     (83, Plot(labels_revised, DUALS)),
+    (97, Plot(labels_revised_after_a_rollback, REMEMBERED)),
 )
 """One of this many of the other schedules has this plot."""
 

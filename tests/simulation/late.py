@@ -6,9 +6,9 @@ the journal has with its label.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -242,14 +242,17 @@ async def learn(world: "World", ask: Ask, model_id: str, tag: int) -> None:
 
 
 class LateRow(NamedTuple):
-    """A row as the journal has it; what it was served with where its label came late."""
+    """A row as the journal has it; what it was served with where its label came late.
+
+    earlier  the labels before, with their seqs
+    """
 
     tag: int
     y: float
     served_seq: int | None
     score: float
     features: bytes = b""
-    replaced: float = nan
+    earlier: Sequence[tuple[int, float | str]] = ()
 
 
 def late_rows(rows: Rows, first_seq: int, kind: models.Kind) -> Iterator[tuple[int, LateRow]]:
@@ -262,8 +265,9 @@ def late_rows(rows: Rows, first_seq: int, kind: models.Kind) -> Iterator[tuple[i
             begin, end = rows.indptr[index : index + 2]
             end -= 3 if kind.has_history else 0
             features = _features_of(rows.indices[begin:end], rows.values[begin:end])
-            before = nan if rows.replaced is None else float(rows.replaced[index])
-            late = LateRow(tag, y, int(seqs[index]), float(scores[index]), features, before)  # type: ignore[index]
+            before = () if rows.earlier is None else rows.earlier[index]
+            earlier = [(seq if seq > 0 else first_seq + index + seq, old) for seq, old in before]
+            late = LateRow(tag, y, int(seqs[index]), float(scores[index]), features, earlier)  # type: ignore[index]
         yield first_seq + index, late
 
 
@@ -303,14 +307,14 @@ def late_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Ite
 
 def _revised_problems(log: Log, late: LateNotes, rows: Mapping[int, LateRow]) -> Iterator[str]:
     """Each label replaces the one before of its row, and is another one."""
-    labels: dict[int, float] = {}
+    labels: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
     for seq in sorted(rows):
         row = rows[seq]
         if (log.incarnation, row.tag) in late.revised:
-            before = labels.get(row.tag, nan)
-            if row.y == before or repr(row.replaced) != repr(before):
-                yield f"{log.id}: at {seq}, {row.y} replaces {row.replaced} and not {before}"
-            labels[row.tag] = row.y
+            before = labels[row.tag]
+            if [row.y] == [y for _, y in before[:1]] or list(row.earlier) != before[:16]:
+                yield f"{log.id}: at {seq}, {row.y} replaces {row.earlier} and not {before}"
+            before.insert(0, (seq, row.y))
     for (incarnation, tag), y, seq, began in late.revisions:
         if incarnation != log.incarnation or any(step >= began for step, _ in log.cuts):
             continue

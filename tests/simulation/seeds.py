@@ -82,4 +82,5 @@ FIRST = {
     "row remembered before it enters": 169,
     "row remembered without its columns": 796,
     "label revised whatever the row has": 83,
+    "label replaces what was rolled back": 97,
 }

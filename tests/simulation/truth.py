@@ -1,5 +1,6 @@
 """What one learner makes of the final journal of a model, which it sees in one go."""
 
+import dataclasses
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from dualstream.service.features import ALL
 from dualstream.service.features.guard.quarantine import LearnedCopy
 from dualstream.service.features.guard.state import Guarding
-from dualstream.service.journal.record import Control, decode_merged
+from dualstream.service.journal.record import Control, EarlierLabels, decode_merged
 from dualstream.service.replica.controls import apply_to, copy_named_by, read_control
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.feature_names import FeatureNames
@@ -56,6 +57,8 @@ class Truth:
         """What refits were computed of, by their seqs."""
         self.problems: list[str] = []
         self._seen: list[tuple[int, Batch]] = []
+        self._earlier: dict[int, EarlierLabels] = {}
+        """Labels before, by the seq of the row."""
         self._has: set[int] = set()
         self._had: dict[int, set[int]] = {}
         self.twice: set[int] = set()
@@ -88,6 +91,8 @@ class Truth:
             elif self._kind.names_rows:
                 self.late.update(late_rows(block, self.seq + 1, self._kind))
             batch, first = as_batch(block, self._kind.width), self.seq
+            for row, earlier in enumerate(block.earlier or ()):
+                self._earlier[first + 1 + row] = earlier
             inside = [at - first for at in sorted(marks) if first < at < first + len(batch)]
             for begin, end in pairwise([0, *inside, len(batch)]):
                 self._learn(batch[begin:end])
@@ -102,17 +107,34 @@ class Truth:
 
     def _learn(self, batch: Batch) -> None:
         before, first_seq = self.learner.samples, self.seq + 1
+        batch = self._replacing(batch, first_seq)
         if self.parts.gate is None:
             outcome = self.learn_rows(batch, first_seq)
         else:
             self._seen.append((first_seq, batch))
             outcome = self.parts.gate.learn(self.learner, self.learn_rows, batch, first_seq)
+            if outcome.set_aside is not None:
+                last = self.seq + len(batch)
+                self.parts.absent.add(last + 1 - int(outcome.set_aside.sum()), last)
         self.learned += self.learner.samples - before
         self.refused_rows += int(np.count_nonzero(outcome.rejected))
         self._note_ids(batch, first_seq, outcome)
         self.rows += len(batch)
         self.scores += outcome.scores.tolist()
         self.losses += outcome.losses.tolist()
+
+    def _replacing(self, batch: Batch, first_seq: int) -> Batch:
+        """The rows with the labels that they replace: the newest that the state has learned."""
+        seqs = range(first_seq, first_seq + len(batch))
+        if self._earlier.keys().isdisjoint(seqs):
+            return batch
+        learned = self._has.union(seqs)
+        replaced = np.full(len(batch), np.nan)
+        for row, seq in enumerate(seqs):
+            for at, y in reversed(self._earlier.get(seq, ())):
+                if (at if at > 0 else seq + at) in learned:
+                    replaced[row] = y
+        return dataclasses.replace(batch, replaced=replaced)
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
         """Learn and count rows that are not set aside."""
@@ -139,9 +161,11 @@ class Truth:
         guarding = self.parts.find(Guarding)
         assert guarding is not None
         learned, after = 0, guarding.pauses.held_from
+        self.parts.absent.learn_after(after)
         for first_seq, batch in self._seen:
             kept = batch[max(0, after + 1 - first_seq) :]
             at = first_seq + len(batch) - len(kept)
+            kept = self._replacing(kept, at)
             outcome = self.learn_rows(kept, at)
             self._note_ids(kept, at, outcome)
             learned += len(kept) - int(np.count_nonzero(outcome.rejected))
@@ -167,6 +191,7 @@ class Truth:
         for part in result.parts:
             if (present := self.parts.find(type(part))) is not None:
                 part.on_restored(present, seq, self.seq + 1)
+        result.parts.absent.add(seq + 1, self.seq)
         self.use_state(result)
         self.copies[digest] = seq
         self._has = set(self._had.get(seq, ()))

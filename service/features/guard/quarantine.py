@@ -50,6 +50,9 @@ async def learn_in_copy(paused: PositionedState, journal: Journal) -> LearnedCop
     """
     async with paused.still():
         copy, learned = await run_copy_in_thread(paused.copied), 0
+    guarding = copy.parts.find(Guarding)
+    assert guarding is not None
+    copy.parts.absent.learn_after(guarding.pauses.learned_through)
     async for some in read_quarantine(paused, journal):
         learned += await asyncio.to_thread(learn_quarantined, copy, some)
     return LearnedCopy(copy.state, learned)
@@ -87,7 +90,8 @@ def learn_quarantined(resuming: PositionedState, entries: Sequence[Entry]) -> in
     learned = 0
     for some in quarantined_rows(entries, guarding.pauses.held_from, resuming.seq):
         resuming.keep_names(some.names)
-        batch = as_batch(some.rows, resuming.dim)[some.begin : some.end]
+        batch = as_batch(some.rows, resuming.dim, some.first_seq, resuming.parts.absent)
+        batch = batch[some.begin : some.end]
         first_seq = some.first_seq + some.begin
         outcome = resuming.learn_rows(batch, first_seq)
         for on_ids in resuming.parts.on_ids:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from dualstream.service.journal.protocol import Entry, Journal, Trimmed
-from dualstream.service.journal.record import Control, decode_merged
+from dualstream.service.journal.record import Control, Rows, decode_merged
+from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch
@@ -53,6 +54,8 @@ class Window:
     def __init__(self, dim: int, until: int) -> None:
         self._dim, self._until = dim, until
         self._runs: deque[tuple[int, Batch, int]] = deque()
+        self._revised: dict[int, tuple[int, Rows]] = {}
+        """Journalled rows with revised labels, and the first seq, by the first seq of their run."""
         self._bytes = 0
         self._rollbacks: list[tuple[int, int]] = []
 
@@ -71,10 +74,14 @@ class Window:
             if len(batch):
                 size = batch.indices.nbytes + batch.values.nbytes
                 self._runs.append((seq + skipped, batch, size))
+                if block.earlier is not None:
+                    self._revised[seq + skipped] = seq, block
                 self._bytes += size
             seq += len(block)
         while self._bytes > MAX_BYTES and len(self._runs) > 1:
-            self._bytes -= self._runs.popleft()[2]
+            first, _, size = self._runs.popleft()
+            self._revised.pop(first, None)
+            self._bytes -= size
 
     def _add_control(self, seq: int, control: Control) -> None:
         if control.kind == "rollback":
@@ -82,13 +89,22 @@ class Window:
         elif control.kind != "refit":
             # The rows do not show which of them were learned around this control.
             self._runs.clear()
+            self._revised.clear()
             self._bytes = 0
 
     def batch(self) -> Batch | None:
         """The rows that are part of the state at `until`, in order. None if there are none."""
-        batches = []
+        batches, absent, end = [], AbsentSeqs(), 0
+        begin = self._runs[0][0] if self._runs else 1
         for first, last in self._spans():
+            first = max(first, begin)
+            absent.add(end + 1, first - 1)
+            end = max(end, last)
             for seq, batch, _ in self._runs:
+                if seq in self._revised:
+                    first_seq, block = self._revised[seq]
+                    rows = as_batch(block, self._dim, first_seq, absent)
+                    batch = rows[seq - first_seq :][: len(batch)]
                 part = batch[max(0, first - seq) : max(0, last + 1 - seq)]
                 if len(part):
                     batches.append(part)

@@ -11,6 +11,7 @@ from dualstream.service.journal.record.format import (
     ROW_KINDS,
     Control,
     CorruptRecord,
+    EarlierLabels,
     Header,
     KeyKind,
     RecordError,
@@ -24,6 +25,7 @@ from dualstream.service.journal.record.parts import Parts
 __all__ = [
     "Control",
     "CorruptRecord",
+    "EarlierLabels",
     "Header",
     "KeyKind",
     "Parts",

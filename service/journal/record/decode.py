@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from struct import error as StructError
 from typing import Any, NoReturn
 
@@ -174,12 +175,10 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
     else:
         indices = _checked_indices(reader.array(f.UNSIGNED[kind], nnz))
     values = _floats(reader, value_kind, nnz)
-    label_kind, replaced = columns >> f.LABELS_SHIFT & 7, None
+    label_kind, earlier = columns >> f.LABELS_SHIFT & 7, None
     if label_kind == f.LABELS_REPLACING:
         labels = _labels(reader, reader.number(1), count)
-        replaced = _labels(reader, reader.number(1), count)
-        if labels is None or type(labels) is not type(replaced):
-            raise f.CorruptRecord("labels replace labels of another kind")
+        earlier = _earlier_labels(reader, count, type(labels))
     else:
         labels = _labels(reader, label_kind, count)
     return f.Rows(
@@ -193,7 +192,7 @@ def _rows(reader: _Reader, columns: int, count: int) -> f.Rows:
         reader.array(f.INT64, count).astype(np.int64) if columns & f.SERVED_SEQ else None,
         _names(reader) if columns & f.NAMES else (),
         served_parts=_served_parts(reader, count) if columns & f.SERVED_PARTS else None,
-        replaced=replaced,
+        earlier=earlier,
     )
 
 
@@ -232,6 +231,16 @@ def _labels(reader: _Reader, kind: int, count: int) -> npt.NDArray[np.float64] |
     if kind == f.LABELS_CLASSES:
         return _classes(reader, count)
     raise f.UnknownRecord(f"labels of kind {kind}")
+
+
+def _earlier_labels(reader: _Reader, count: int, kind: type) -> list[f.EarlierLabels]:
+    ends = np.cumsum(reader.array(f.UNSIGNED[0], count), dtype=np.int64).tolist()
+    labels = _labels(reader, reader.number(1), ends[-1]) if ends[-1] else None
+    if labels is None or type(labels) is not kind:
+        raise f.CorruptRecord("labels replace none, or labels of another kind")
+    seqs = reader.array(f.INT64, ends[-1]).tolist()
+    pairs = list(zip(seqs, labels if isinstance(labels, list) else labels.tolist(), strict=True))
+    return [pairs[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 def _classes(reader: _Reader, count: int) -> list[str]:
@@ -293,7 +302,8 @@ def _checked_indices(indices: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def _merged_rows(runs: list[f.Rows]) -> f.Rows:
     """Concatenate rows with the same kind of label; missing columns get their default.
 
-    Defaults: weight 1, id empty, served score, parts and replaced label NaN, served seq -1.
+    Defaults: weight 1, id empty, no earlier labels, served score and parts NaN, served seq
+    -1.
     """
     if len(runs) == 1:
         return runs[0]
@@ -313,7 +323,7 @@ def _merged_rows(runs: list[f.Rows]) -> f.Rows:
         tuple(pair for rows in runs for pair in rows.names),
         _joined_name_starts(runs),
         joined_parts([rows.served_parts for rows in runs], [len(rows) for rows in runs]),
-        _joined_replaced(runs),
+        _joined_earlier(runs),
     )
 
 
@@ -334,12 +344,10 @@ def _joined_labels(runs: list[f.Rows]) -> npt.NDArray[np.float64] | list[str] | 
     return np.concatenate([rows.labels for rows in runs])
 
 
-def _joined_replaced(runs: list[f.Rows]) -> npt.NDArray[np.float64] | list[str] | None:
-    columns = [rows.replaced for rows in runs]
-    if not any(isinstance(column, list) for column in columns):
-        joined: npt.NDArray[np.float64] | None = _joined(columns, runs, np.nan)
-        return joined
-    return [text for rows in runs for text in rows.replaced or [""] * len(rows)]
+def _joined_earlier(runs: list[f.Rows]) -> list[f.EarlierLabels] | None:
+    if all(rows.earlier is None for rows in runs):
+        return None
+    return [labels for rows in runs for labels in rows.earlier or [()] * len(rows)]
 
 
 def _joined_ids(runs: list[f.Rows]) -> list[str] | None:

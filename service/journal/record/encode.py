@@ -34,7 +34,7 @@ def encode_rows(
     served_scores: Floats | None = None,
     served_seqs: Ints | None = None,
     served_parts: Sequence[Sequence[float]] | npt.NDArray[np.float64] | None = None,
-    replaced: Floats | Sequence[str] | None = None,
+    earlier: Sequence[f.EarlierLabels] | None = None,
     names: Sequence[tuple[int, str]] = (),
     key: bytes | None = None,
     fingerprint: bytes | None = None,
@@ -47,7 +47,7 @@ def encode_rows(
 
     Raises ValueError for an index outside 0 .. 2**31 - 1 and for a row or text that is too long.
     """
-    columns, content = _rows(indptr, indices, values, labels, weights, replaced)
+    columns, content = _rows(indptr, indices, values, labels, weights, earlier)
     if ids is not None or served_scores is not None or served_seqs is not None or names:
         kind, column = _rare(ids, served_scores, served_seqs, names)
         columns |= kind
@@ -90,7 +90,7 @@ def _rows(
     values: Floats | None,
     labels: Floats | Sequence[str] | None,
     weights: Floats | None,
-    replaced: Floats | Sequence[str] | None = None,
+    earlier: Sequence[f.EarlierLabels] | None = None,
 ) -> tuple[int, list[Piece]]:
     """The columns that most rows have; see `encode_rows`."""
     count = len(indptr) - 1
@@ -110,10 +110,9 @@ def _rows(
         )
     if labels is not None:
         kind, column = _labels(labels)
-        if replaced is not None:
-            before, column_before = _labels(replaced)
-            content += [bytes((kind,)), column, bytes((before,))]
-            kind, column = f.LABELS_REPLACING, column_before
+        if earlier is not None and any(earlier):
+            content += [bytes((kind,)), column]
+            kind, column = f.LABELS_REPLACING, _earlier_labels(earlier)
         columns |= kind << f.LABELS_SHIFT
         content.append(column)
     if weights is not None:
@@ -325,6 +324,12 @@ def _labels(labels: Floats | Sequence[str]) -> tuple[int, Piece]:
         return f.LABELS_BITS, np.packbits(numbers > 0, bitorder="little").tobytes()
     kind, column = _many_floats(numbers)
     return kind + 1, column  # LABELS_FLOAT32 or LABELS_FLOAT64
+
+
+def _earlier_labels(rows: Sequence[f.EarlierLabels]) -> bytes:
+    seqs, labels = zip(*(pair for row in rows for pair in row), strict=True)
+    kind, column = _labels(labels)
+    return _joined((bytes(map(len, rows)) + bytes((kind,)), column, pack(f"<{len(seqs)}q", *seqs)))
 
 
 def _classes(labels: Sequence[str]) -> bytes:

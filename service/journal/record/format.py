@@ -24,7 +24,9 @@ the bytes identifies the rows.
       4-5   values       0: none, all are 1; 1: float32; 2: float64
       6-8   labels       0: none; 1: bits, row i in bit i % 8 of byte i // 8, set for +1 and clear
                          for -1; 2: float32; 3: float64; 4: classes; 5: labels that replace
-                         others: u8 kind (1 to 4), the labels, the same of those before
+                         others: u8 kind (1 to 4), the labels; u8 number of labels before of each
+                         row, u8 kind (1 to 4), these labels, int64 seq of each; a row's newest
+                         first. A seq below 0 counts back from the row's own seq
       9-10  weights      0: none, all are 1; 1: float32; 2: float64
       11    ids          text list of count; empty text where a row has none
       12    served score float64 each
@@ -51,6 +53,7 @@ name; any other invalid part raises CorruptRecord. Kinds of controls are open: t
 a control raises UnknownRecord for kinds that it does not know.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Any
@@ -144,6 +147,13 @@ class Found(msgspec.Struct, gc=False):
     end: int
 
 
+EarlierLabels = Sequence[tuple[int, float | str]]
+"""Labels that a row was learned with before, newest first, each with the seq of its record.
+
+A seq below 0 counts back from the row's own seq.
+"""
+
+
 class Rows(msgspec.Struct, frozen=True, eq=False):
     """Rows in CSR layout; columns that are not present are None.
 
@@ -155,7 +165,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     served_parts  (n, m) float64, as in Batch
     names   (index, name) pairs of new features
     name_starts   first row of the part that brings each name; empty if all rows are one part
-    replaced      labels before, of rows that are learned again; NaN, or an empty text, for others
+    earlier       n lists of labels before; empty for rows that are learned for the first time
     """
 
     indptr: npt.NDArray[np.int64]
@@ -169,7 +179,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     names: tuple[tuple[int, str], ...] = ()
     name_starts: tuple[int, ...] = ()
     served_parts: npt.NDArray[np.float64] | None = None
-    replaced: npt.NDArray[np.float64] | list[str] | None = None
+    earlier: list[EarlierLabels] | None = None
 
     def __len__(self) -> int:
         return len(self.indptr) - 1

@@ -86,7 +86,8 @@ class RedisPendingRows(RedisPart):
             if part.pending is not None:
                 arguments += _arguments_of(part.pending)
             if part.revisable is not None:
-                arguments += (part.revisable.label, part.revisable.replaces)
+                label = part.revisable
+                arguments += (label.label, label.earlier, label.replaces, label.seq)
         return arguments
 
     async def _list_as_waiting(self, model: str) -> None:

@@ -144,9 +144,9 @@ def late_label(id: str, y: float = 1.0, continues: bool = False) -> Part:
     return Part(body, 1, label_key(id), mark, continues)
 
 
-def revisable(id: str, label: str, replaces: str = "") -> Part:
+def revisable(id: str, label: str, replaces: str = "", seq: int = 0, earlier: str = "") -> Part:
     """A label whose row stays stored."""
-    mark = RevisableLabel(label.encode(), replaces.encode())
+    mark = RevisableLabel(label.encode(), earlier.encode(), replaces.encode(), seq)
     return msgspec.structs.replace(late_label(id), fingerprint=fingerprint(label), revisable=mark)
 
 
@@ -173,9 +173,9 @@ def some_rows(chance: random.Random, is_free: bool = True) -> Part:
             return late_label(id)
         return observed(id, tag, b"." * (tag + 1))
     if is_free and chance.random() < 0.25:
-        return revisable(
-            chance.choice("klABC"), chance.choice("xyz"), chance.choice(["", "", *"xyz"])
-        )
+        replaces, earlier = chance.choice(["", "", *"xyz"]), chance.choice(["", "", "e"])
+        label, seq = chance.choice("xyz"), chance.choice([-2, -1, -1, *range(1, 9)])
+        return revisable(chance.choice("klABC"), label, replaces, seq, earlier)
     tags = [chance.randrange(1000) for _ in range(chance.randint(1, 3))]
     id = chance.choice([None, None, *"abcdefgh"])
     return rows(*tags, id=id, payload=chance.choice("xxxy"))

@@ -24,7 +24,7 @@ async def check_audit(journal: Journal, model: str) -> None:
 
 
 COLUMNS = (
-    "labels", "weights", "ids", "served_scores", "served_seqs", "served_parts", "replaced",
+    "labels", "weights", "ids", "served_scores", "served_seqs", "served_parts", "earlier",
 )  # fmt: skip
 singles = st.floats(width=32)
 
@@ -80,14 +80,7 @@ def each_row(content) -> list:
                 repr([math.nan] * 3)
                 if content.served_parts is None
                 else repr(content.served_parts[row].tolist()),
-                None
-                if isinstance(content.labels, list) or content.labels is None
-                else "nan"
-                if content.replaced is None
-                else repr(content.replaced[row].item()),
-                (content.replaced or [""] * len(content))[row]
-                if isinstance(content.labels, list)
-                else None,
+                list(content.earlier[row]) if content.earlier else [],
             )
         )
     return results

@@ -58,9 +58,12 @@ def rows(draw) -> Rows:
         indices = [index for length in lengths for index in range(length)]
     signs = exactly(count, st.sampled_from([-1.0, 1.0]))
     kinds = (signs, exactly(count, singles), exactly(count, doubles))
-    labels, replaced = draw(st.none() | st.one_of(kinds) | exactly(count, texts)), None
+    labels, earlier = draw(st.none() | st.one_of(kinds) | exactly(count, texts)), None
     if labels is not None and draw(st.booleans()):
-        replaced = draw(exactly(count, texts) if isinstance(labels[0], str) else st.one_of(kinds))
+        label = texts if isinstance(labels[0], str) else draw(st.sampled_from([singles, doubles]))
+        label = label.filter(lambda y: y == y)  # compared as Python numbers
+        pairs = st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), label), max_size=3)
+        earlier = draw(exactly(count, pairs).filter(any))
     weights = draw(st.none() | exactly(count, singles) | exactly(count, doubles))
     if weights is not None and all(weight == 1.0 for weight in weights):
         weights = None
@@ -79,9 +82,7 @@ def rows(draw) -> Rows:
         served_parts=draw(
             st.none() | exactly(3 * count, doubles).map(lambda of: np.array(of).reshape(-1, 3))
         ),
-        replaced=replaced
-        if replaced is None or isinstance(replaced[0], str)
-        else np.array(replaced),
+        earlier=earlier,
     )
 
 
@@ -289,12 +290,17 @@ GOLDEN = {
         ),
     ),
     "labels that replace others": (
-        lambda: encode_rows([0, 1, 1], [3], [1.0], [1.0, -1.0], replaced=[-1.0, 0.5]),
-        "01004001190002010003010102000080bf0000003fc6819bd7",
+        lambda: encode_rows(
+            [0, 1, 1], [3], [1.0], [1.0, -1.0], earlier=[[(7, -1.0)], [(-1, 0.5), (3, 1.0)]]
+        ),
+        (
+            "010040013700020100030101010202000080bf0000003f0000803f0700000000000000"
+            "ffffffffffffffff0300000000000000ffd9cc27"
+        ),
     ),
     "a class that replaces another": (
-        lambda: encode_rows([0, 1], [3], [1.0], ["b"], replaced=["a"]),
-        "010040011b000101030401010101620004010101016100f6c04cac",
+        lambda: encode_rows([0, 1], [3], [1.0], ["b"], earlier=[[(7, "a")]]),
+        "010040012400010103040101010162000104010101016100070000000000000083c7a9ea",
     ),
     "an opening": (
         lambda: encode_opening(make_key(KeyKind.REQUEST, "k"), FINGERPRINT),

@@ -52,10 +52,14 @@ async def test_a_label_replaces_the_one_that_it_names(journal: Journal):
         (revisable("a", "x", "y"), (1, 1, SAME)),
         (revisable("a", "x", "x"), (1, 1, SAME)),
         (revisable("a", "y"), (1, 1, OTHER)),
-        (revisable("a", "y", "z"), (1, 1, OTHER)),
-        (revisable("a", "y", "x"), (2, 2, NEW)),
-        (revisable("a", "y", "x"), (2, 2, SAME)),
-        (revisable("a", "x", "y"), (3, 3, NEW)),
+        (revisable("a", "y", "z", 1), (1, 1, OTHER)),
+        (revisable("a", "y", "x", 2), (1, 1, OTHER)),
+        (revisable("a", "y", "x"), (1, 1, OTHER)),
+        (revisable("a", "y", "x", 1, "e"), (2, 2, NEW)),
+        (revisable("a", "y", "x", 1), (2, 2, SAME)),
+        (revisable("a", "y", "z", 5), (2, 2, SAME)),
+        (revisable("a", "x", "y", 2), (2, 2, OTHER)),
+        (revisable("a", "x", "ye", 2), (3, 3, NEW)),
     ]
     for part, want in steps:
         assert positions(await log.append(part)) == [want]
@@ -72,8 +76,10 @@ async def test_a_label_replaces_the_one_that_it_names(journal: Journal):
 async def test_labels_of_one_append_follow_each_other(journal: Journal):
     log = await Log.create(journal)
     await remember(log, "a", "b")
-    first = request("r", revisable("a", "x"), revisable("a", "y", "x"), revisable("a", "z", "x"))
-    appended = await log.append(*first, revisable("a", "w", "y"), late_label("b"))
+    first = request(
+        "r", revisable("a", "x"), revisable("a", "y", "x", -1), revisable("a", "z", "x", -2)
+    )
+    appended = await log.append(*first, revisable("a", "w", "y", -1), late_label("b"))
     assert positions(appended) == [
         (1, 0, NEW), (1, 1, NEW), (2, 2, NEW), (2, 2, OTHER), (3, 3, NEW), (4, 4, NEW),
     ]  # fmt: skip
@@ -105,7 +111,7 @@ async def test_a_labelled_row_is_not_stored_again(store: Store):
         assert positions(await log.append(observed("a", 7, b"again"))) == [(2, 1, SAME)]
         assert await stored(log, "a") == (b"row", b"x", 1) and await number(log) == 2
         assert positions(await log.append(revisable("a", "x"))) == [(1, 1, SAME)]
-        assert positions(await log.append(revisable("a", "y", "x"))) == [(2, 2, NEW)]
+        assert positions(await log.append(revisable("a", "y", "x", 1))) == [(2, 2, NEW)]
 
 
 async def test_labelled_rows_count_towards_the_limits_until_they_are_due(store: Store):
@@ -134,7 +140,7 @@ async def test_bytes_are_those_of_the_rows(store: Store):
         for _ in range(30):
             await remember(log, "a")
             await log.append(revisable("a", "x"))
-            await log.append(revisable("a", "y", "x"), revisable("a", "x", "y"))
+            await log.append(revisable("a", "y", "x", 1), revisable("a", "x", "y", -1))
             await journal.forget_labelled(log.model, log.incarnation, label_key("a"))
             assert await stored(log, "a") is None and await number(log) == 0
             with pytest.raises(TooManyPendingRows):
@@ -174,7 +180,7 @@ async def test_of_two_that_replace_one_label_one_does(store: Store):
         await log.append(revisable("a", "x"))
 
         async def append(journal: Journal, label: str):
-            parts = [revisable("a", label, "x")]
+            parts = [revisable("a", label, "x", 1)]
             nonce = os.urandom(16)
             return await journal.append(AppendRequest(log.model, log.incarnation, nonce, 1, parts))
 
@@ -191,7 +197,7 @@ async def test_a_repeated_append_replaces_once(store: Store):
         await log.append(revisable("a", "x"))
         nonce = os.urandom(16)
         for _ in range(2):
-            appended = await log.append(revisable("a", "y", "x"), nonce=nonce)
+            appended = await log.append(revisable("a", "y", "x", 1), nonce=nonce)
             assert positions(appended) == [(2, 2, NEW)]
         assert await stored(log, "a") == (b"row", b"y", 2) and await log.last_seq() == 2
 

@@ -224,7 +224,7 @@ def test_a_label_replaces_another_one_in_the_new_groups(serve, store):
         inputs = [dim, dim + 2, dim + 3] if model == "m" else [dim, dim + 1, dim + 2]
         row = [0, 4], [7, *inputs], [1.0, key_number("c"), 1.75e9, 3.0]
         append(store, model, encode_rows(*row, [1.0], **served))
-        append(store, model, encode_rows(*row, [-1.0], **served, replaced=[1.0]))
+        append(store, model, encode_rows(*row, [-1.0], **served, earlier=[[(2, 1.0)]]))
         client.post(f"/models/{model}/learn", json=observed | {"y": 1}).raise_for_status()
     replayed_state = replica_after(store, changed).learner.state()
     assert learner_after(store, changed) == live(client, "other")

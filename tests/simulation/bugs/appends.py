@@ -15,6 +15,7 @@ from dualstream.service.codecs import ListedRows
 from dualstream.service.codecs.parsed_rows import inputs_alone
 from dualstream.service.journal.protocol import AppendRequest, OutcomeUnknown, Part
 from dualstream.service.journal.record import Control, Rows, decode_merged
+from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.entries import as_batch
 from dualstream.service.replica.groups import next_group
@@ -138,9 +139,9 @@ async def _not_again(true: Any, self: Replica, seq: int, chain: str, new: NewRow
     return self.early[: len(new.batch)]  # type: ignore[attr-defined]
 
 
-def _as_if_new(true: Any, rows: Rows, dim: int) -> Batch:
+def _as_if_new(true: Any, rows: Rows, dim: int, *args: Any) -> Batch:
     """A reader of the journal computes scores again for rows that were served long ago."""
-    return replace(true(rows, dim), served=None)
+    return replace(true(rows, dim, *args), served=None)
 
 
 def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None, *args: Any) -> Any:
@@ -193,13 +194,21 @@ def _compared_with_itself(true: Any, self: Store, request: AppendRequest) -> Any
     for part in request.parts:
         row = waits.get(part.key or b"")
         if part.revisable is not None and part.revisable.replaces and row is not None:
-            label = msgspec.structs.replace(part.revisable, replaces=row.label)
+            label = msgspec.structs.replace(part.revisable, replaces=row.label, seq=row.seq)
             part = msgspec.structs.replace(part, revisable=label)
         parts.append(part)
     return true(self, msgspec.structs.replace(request, parts=parts))
 
 
+def _as_if_all_were_learned(true: Any, self: AbsentSeqs, seq: int) -> bool:
+    """A label takes the place of the one before, whether the state has learned that or not."""
+    return False
+
+
 BUGS = {
+    "label replaces what was rolled back": Bug(
+        [(AbsentSeqs, "__contains__", _as_if_all_were_learned)]
+    ),
     "label revised whatever the row has": Bug([(Store, "append", _compared_with_itself)]),
     "label explained by what waits now": Bug(
         [(dualstream.service.models.late_labels, "_explained", _as_it_is_now)]

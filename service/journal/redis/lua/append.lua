@@ -27,7 +27,8 @@
 --   22 absent, or how long rows without a default label wait (ms), and labelled rows are kept
 --   23, 24 maximum number and bytes of pending rows; then for each part with a pending row how long
 --     it waits for its default label (ms), its default label or "", the row; for each part with a
---     revisable label the label, and the label that it replaces or ""
+--     revisable label the label, what is stored behind it, what the row must have or "", and the seq
+--     of that, below 0 if counted back from the part's own
 -- Returns one string, because Python reads an array more slowly than Redis appends: u64 last seq of
 --   the unseen entries, u64 trimmed, u32 bytes of the result, the result as stored under the
 --   nonce, the unseen entries. Or {1} another incarnation, {2, value} the cursor has another value,
@@ -151,13 +152,17 @@ local function sort(parts, time_ms)
   end
 
   -- The stored value because of which a revisable label is skipped; nil if it is journalled.
-  local function known_label(key, mark, label, replaces)
+  local function known_label(key, mark, own, label, replaces, replaced)
     local row = label_of[key] or row_label(key_of('waits'), key, time_ms)
     if not row then
       return known(key) or (replaces ~= '' and {seq, 0, ''} or nil)
     end
-    if row[1] ~= replaces or row[1] == label then
-      return {row[2], 1, row[1] == label and mark or ''}
+    local is_same = string.sub(row[1], 1, #label) == label
+    if replaced <= 0 then
+      replaced = own + replaced
+    end
+    if row[1] ~= replaces or row[2] ~= replaced or is_same then
+      return {row[2], 1, is_same and mark or ''}
     end
   end
 
@@ -208,7 +213,8 @@ local function sort(parts, time_ms)
       end
       local twin
       if is_revisable then
-        twin = known_label(key, mark, ARGV[row_at], ARGV[row_at + 1])
+        local label, _, replaces, replaced = unpack(ARGV, row_at, row_at + 3)
+        twin = known_label(key, mark, seq + records, label, replaces, tonumber(replaced))
       else
         twin = not opens and key ~= '' and known(key)
       end
@@ -226,12 +232,13 @@ local function sort(parts, time_ms)
           keep(key, records, mark)
         end
         if is_revisable then
-          label_of[key] = {ARGV[row_at], seq}
-          relabelled[#relabelled + 1] = {key, ARGV[row_at], seq}
+          local label = ARGV[row_at] .. ARGV[row_at + 1]
+          label_of[key] = {label, seq}
+          relabelled[#relabelled + 1] = {key, label, seq}
         end
       end
     end
-    row_at = row_at + (has_row and 3 or 0) + (is_revisable and 2 or 0)
+    row_at = row_at + (has_row and 3 or 0) + (is_revisable and 4 or 0)
   end
   close_request()
   return table.concat(kept), seq, left, keys, order, labels, waiting, relabelled
