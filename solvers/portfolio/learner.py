@@ -10,6 +10,7 @@ row is reset, without effect on the others.
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -358,12 +359,11 @@ class Portfolio:
 
     def form(self) -> Form:
         """See served_form: the mixture of all active members."""
-        members = self._members
-        forms = [members.form(index) for index in range(len(members.names))]
-        form = self._rule.form(members.names, forms, self._dim)
+        names, form_of = self._members.names, cache(self._members.form)
+        form = self._rule.form(names, form_of, self._dim)
         if (late := self._mixing) is None:
             return form
-        return late.form(form, late.rule.form(members.names, forms, self._dim))
+        return late.form(form, late.rule.form(names, form_of, self._dim))
 
     def member_form(self, name: str) -> Form:
         """See MemberLearner."""

@@ -1,7 +1,7 @@
 """Rule: shares, calibrations and losses of a portfolio's members."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -137,18 +137,22 @@ class Rule:
         other.restore(self.state())
         return other
 
-    def form(self, names: Sequence[str], forms: Sequence[Form | None], dim: int) -> Form:
-        """See served_form: the function `mix` for members with these forms (None: a prior)."""
+    def form(self, names: Sequence[str], form_of: Callable[[int], Form | None], dim: int) -> Form:
+        """See served_form: the function `mix` for members with these forms (None: a prior).
+
+        Members that do not count are not asked: no file may have their form.
+        """
         odds = (self.g[_rule.POSITIVE] + 0.5) / (self.g[_rule.NEGATIVE] + 0.5)
         prior = max(min(math.log(odds), _rule.MAX_SCORE), -_rule.MAX_SCORE)
         among = _stack.stack_among(self.roles) if len(self.stack) else -1
         has_stack = among >= 0 and self.is_active(among)
         parts, weights = [], []
-        for index, (name, form) in enumerate(zip(names, forms, strict=True)):
+        for index, name in enumerate(names):
             r = self.r[:, index]
             # A member without a share is still an input of the stack.
             if index == among or not self.is_active(index) or (r[V] == 0.0 and not has_stack):
                 continue
+            form = form_of(index)
             a, b = float(r[A]), float(r[B])
             if not self.classes:
                 a, b = 1.0, float(_rule.base_of(int(self.roles[index, BASE]), self.g))

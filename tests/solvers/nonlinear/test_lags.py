@@ -147,6 +147,14 @@ def test_an_explanation_has_past_targets_and_a_file_has_not(rng):
     with pytest.raises(NotExpressible, match="lags"):
         learner.form()
     assert learner.member_form("newton").dim == DIM
+    # Members that are not active are not in the file.
+    learner.promote("newton")
+    (mixture,) = learner.form().scores
+    assert [part.name for part in mixture.parts] == ["newton"]
+    learner.demote()
+    learner.promote("boosted-16384")
+    with pytest.raises(NotExpressible, match="lags"):
+        learner.form()
 
 
 def test_an_explanation_has_the_past_targets_of_active_members(rng):
