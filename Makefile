@@ -6,7 +6,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check \
   -c constraints.txt
 
-.PHONY: demo serve test tools kernels lint bench bench-quick soak chaos fuzz security image-check dist sbom \
+.PHONY: demo serve compare test tools kernels lint bench bench-quick soak chaos fuzz security image-check dist sbom \
   audit docs clean
 
 # In a terminal the demo runs until Ctrl-C.
@@ -15,6 +15,10 @@ demo: $(STAMP)-core
 
 serve: $(STAMP)-core
 	$(BIN)/dualstream serve
+
+# make compare FILE=yours.csv OPTIONS='--label bought'
+compare: $(STAMP)-compare
+	@$(BIN)/dualstream compare $(FILE) $(OPTIONS)
 
 # Four jobs on two cores: tests wait for servers. Three take a quarter longer.
 TEST_JOBS ?= 4
@@ -122,6 +126,10 @@ $(BIN)/python:
 $(STAMP)-core: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[server]'
 	touch $@
+
+$(STAMP)-compare: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[compare]'
+	touch $@ $(STAMP)-core
 
 $(STAMP)-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'

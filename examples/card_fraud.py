@@ -13,7 +13,6 @@ arrives seven days later, as the customer reads the bill.
 """
 
 import argparse
-import csv
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -81,14 +80,6 @@ def read(path: Path) -> Iterator[Row]:
     """The payments of a CSV file."""
     for row in table(path):
         yield row | {"at": datetime.fromisoformat(row["at"]), "fraud": int(row["fraud"])}
-
-
-def write(path: Path, payments: Sequence[Row]) -> None:
-    """Write the payments as a CSV file."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(payments[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row | {"at": row["at"].isoformat()} for row in payments)
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:
@@ -180,9 +171,6 @@ class Bank:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     payments = taken(options, read, made)
-    if options.write is not None:
-        write(options.write, payments)
-        return
     frauds = sum(payment["fraud"] for payment in payments)
     show(
         console,
@@ -243,7 +231,6 @@ def _alerts(
 
 def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:
     parser = flags(__doc__ or "", 6_000)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the payments, and end")
     run(parser.parse_args(arguments), console or Console())
 
 

@@ -5,9 +5,10 @@ import csv
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rich.console import Console
 
@@ -36,6 +37,7 @@ def flags(description: str, rows: int) -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, help=f"maximum number of rows (generated: {rows:,})")
     parser.add_argument("--seed", type=int, default=0, help="seed of generated rows")
     parser.add_argument("--url", help="URL of a running server; default: a temporary server")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the rows as CSV, and end")
     parser.set_defaults(made=rows)
     return parser
 
@@ -45,14 +47,29 @@ def taken(
     read: Callable[[Path], Iterator[R]],
     make: Callable[[int, int], Iterator[R]],
 ) -> list[R]:
-    """The rows of the file, or those that `make(rows, seed)` generates."""
+    """The rows of the file, or those that `make(rows, seed)` generates. Exits after --write."""
     if options.data is not None:
         rows = list(islice(read(options.data), options.rows))
     else:
         rows = list(make(options.made if options.rows is None else options.rows, options.seed))
     if len(rows) < MIN_ROWS:
         raise SystemExit(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
+    if options.write is not None:
+        _write(options.write, cast(list[Row], rows))
+        raise SystemExit(0)
     return rows
+
+
+def _write(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows as a CSV file."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
+
+
+def _text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def table(path: Path) -> Iterator[dict[str, str]]:

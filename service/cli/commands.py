@@ -29,6 +29,7 @@ demo serve Stream the Adult data set through a temporary server and compare with
 new-key new_key Create an API key. It is shown once and stored nowhere.
 create models Create a model from a spec. An existing model with the same spec is kept.
 infer infer Propose the specification of a file: label, task and the type of each column.
+compare compare Compare the default model on a file with LightGBM, scikit-learn and baselines.
 models models List the server's models.
 status show Show whether the server is ready, its store, and what is wrong. Exit code 3: not ready.
 learn rows Learn the rows of files, once each, in order and in bounded memory.
@@ -60,7 +61,7 @@ COMMANDS = {
     for name, module, summary in (line.split(maxsplit=2) for line in _TABLE.splitlines())
 }
 SERVER_PACKAGES = ("fastapi", "numba", "pydantic_settings", "redis", "uvicorn")
-SERVER_MODULES = ("infer", "serve", "stores")
+SERVER_MODULES = ("compare", "infer", "serve", "stores")
 
 
 class _Commands(TyperGroup):

@@ -3,6 +3,7 @@
 import inspect
 import math
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -137,6 +138,10 @@ def demo(
             help="Slow down and keep the server running until Ctrl-C, to watch the dashboard.",
         ),
     ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the data set as CSV, and end; label: income."),
+    ] = None,
     as_json: common.JSON = False,
 ) -> None:
     """Stream the Adult data set through a temporary server and compare with two baselines.
@@ -145,6 +150,11 @@ def demo(
 
         dualstream demo --stay
     """
+    if write is not None:
+        from dualstream.service.cli.demo.adult import write_csv
+
+        write_csv(write)
+        return
     from dualstream.service.cli.demo.run import WATCHED_ROWS_PER_S, run_demo
 
     said, tell = (common.errors, common.print_json) if as_json else (common.console, None)

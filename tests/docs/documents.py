@@ -1,7 +1,9 @@
 """The commands in README.md and docs/, run as written."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 from dualstream.client import Client
@@ -53,6 +55,7 @@ class Shell:
         script = script.replace("localhost:8000", self.server.url.removeprefix("http://"))
         env = {"DUALSTREAM_STORE": self.store, "DUALSTREAM_URL": self.server.url}
         env["PYTHONPATH"] = str(ROOT)
+        env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         try:
             done = run_script(script, folder, env, ("-e", "-o", "pipefail"))
         finally:

@@ -16,9 +16,9 @@ from tests.docs.documents import ROOT, session
 CLI = (ROOT / "docs/reference/cli.md").read_text()
 GROUP = typer.main.get_group(app)
 COMMANDS = {name: GROUP.resolve_command(None, [name])[1] for name in TABLE}
-# test_cli.py runs `serve`, test_demo.py the demo, test_show.py `resume`, and the
+# test_cli.py runs `serve`, test_show.py `resume`, and the
 # guides of Kafka, Redis streams, NATS and MQTT `consume`.
-ELSEWHERE = {"serve", "demo", "resume", "consume"}
+ELSEWHERE = {"serve", "resume", "consume"}
 
 
 def test_every_command_has_its_section_its_help_and_its_example():

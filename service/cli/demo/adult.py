@@ -5,9 +5,11 @@ order. The six numeric attributes are ranges from low to high; capital-gain and 
 only "above 0" or not.
 """
 
+import csv
 import lzma
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 _RANGES = tuple(f"range {index} of 5" for index in range(1, 6))
@@ -74,3 +76,12 @@ def sample_of(line: bytes) -> dict[str, Any]:
 def adult_samples() -> Iterator[dict[str, Any]]:
     """All rows by name, in file order."""
     return map(sample_of, adult_lines())
+
+
+def write_csv(path: Path) -> None:
+    """Write all rows as CSV, with the label in the column `income`, as UCI's file has it."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*ATTRIBUTES, "income"], lineterminator="\n")
+        writer.writeheader()
+        for sample in adult_samples():
+            writer.writerow(sample["x"] | {"income": ">50K" if sample["y"] > 0 else "<=50K"})

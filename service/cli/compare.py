@@ -1,0 +1,288 @@
+"""Command that compares learners on a file: compare."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import msgspec
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dualstream.client import BadInput, RowFile
+from dualstream.service.cli.commands import app
+from dualstream.service.cli.common import INTERRUPTED, JSON, Table, errors, note, number_of, report
+from dualstream.service.cli.connection import ending
+from dualstream.service.cli.rows import Bar, Format, row_files
+
+LONG_S = 600.0
+"""A longer run is announced."""
+
+
+@app.command()
+def compare(
+    file: Annotated[
+        str, typer.Argument(help="CSV, NDJSON, JSON, Arrow or Parquet; - is standard input.")
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="Column of the label; default: by names and values.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="binary, multiclass or regression; default: by the label.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Specification with `columns`, as JSON or a file of it."),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Sort the rows by this column.")
+    ] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="SPEC", help="Another learner, as JSON or a file of it; repeatable."
+        ),
+    ] = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer",
+            metavar="NAME",
+            help="lightgbm, boosting or linear; repeatable; default: by the columns.",
+        ),
+    ] = None,
+    retrain_every: Annotated[
+        str | None,
+        typer.Option(metavar="ROWS|TIME", help="Retrain peers so often; default: 20 times."),
+    ] = None,
+    window: Annotated[
+        str, typer.Option(metavar="ROWS|TIME", help="Train peers on the newest rows, such as 30d.")
+    ] = "200000",
+    delay: Annotated[
+        str, typer.Option(metavar="ROWS|TIME", help="Labels come so late, for everyone.")
+    ] = "0",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the peers.")] = 1,
+    form: Format = None,
+    progress: Bar = None,
+    as_json: JSON = False,
+) -> None:
+    """Compare the default model on a file with LightGBM, scikit-learn and baselines.
+
+    Every row is predicted before it is learned. Peers are trained again on a schedule, with their
+    default parameters, on the same rows and columns. Needs no server. Ctrl-C ends with the result
+    of the rows so far and exit code 130.
+
+    Examples:
+
+        dualstream compare monday.csv
+        dualstream compare payments.parquet --label fraud --time at --delay 7d --retrain-every 1d
+    """
+    from dualstream.service.compare.file_rows import SAMPLE, declared, proposed, read_rows
+    from dualstream.service.compare.options import Options, span_of
+    from dualstream.service.compare.prepare import prepare
+    from dualstream.service.compare.result import result_of
+    from dualstream.service.features.infer.sample import read_sample
+
+    with ending(as_json), ExitStack() as stack:
+        options = Options(
+            tuple(peers or ()),
+            tuple(_object(one, "--with") for one in others or ()),
+            None if retrain_every is None else span_of("--retrain-every", retrain_every),
+            span_of("--window", window),
+            span_of("--delay", delay),
+            threads,
+        )
+        row_file = _file(file, form, stack)
+        sample = read_sample(_from_start(row_file), SAMPLE)
+        if columns is None:
+            spec, warnings = proposed(sample, label, task)
+        else:
+            spec, warnings = declared(_object(columns, "--columns"), sample, label), []
+        with _Display(row_file, progress, as_json) as display:
+            read = read_rows(_from_start(row_file), spec, sample, time, display.on_read)
+            run, notes = prepare(read, options)
+            run.notes += [f"warning: {warning}" for warning in warnings] + notes
+            display.announce(run)
+            run.go(display.on_block)
+        result = result_of(run, read, options, row_file.name)
+    report(as_json, result, *_shown(result))
+    if run.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _file(name: str, form: str | None, stack: ExitStack) -> RowFile:
+    """The file; what can be read once only is copied to a temporary file. Raises BadInput."""
+    files = row_files([name], form, None)
+    if len(files) != 1:
+        raise BadInput(f"compare reads one file; {name} matches {len(files)}")
+    file = files[0]
+    if not file.is_pipe:
+        return file
+    copy = stack.enter_context(tempfile.TemporaryFile())
+    try:
+        with nullcontext(file.stream) if file.stream else open(file.name, "rb") as stream:
+            shutil.copyfileobj(stream, copy)
+    except OSError as wrong:
+        raise BadInput(f"{name}: {wrong.strerror or wrong}") from None
+    return replace(file, stream=copy)
+
+
+def _from_start(file: RowFile) -> RowFile:
+    if file.stream is not None:
+        file.stream.seek(0)
+    return file
+
+
+def _object(text: str, option: str) -> dict[str, Any]:
+    """A JSON object, or the one in a file of this name. Raises BadInput."""
+    try:
+        content = text if text.lstrip().startswith("{") else Path(text).read_text()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise BadInput(f"{option} {text}: {getattr(wrong, 'strerror', None) or wrong}") from None
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError as wrong:
+        raise BadInput(f"{option} must be a JSON object or a file of one: {wrong}") from None
+
+
+class _Display:
+    """Progress on standard error: rows that are read, then rows that are done, with errors."""
+
+    def __init__(self, file: RowFile, progress: bool | None, as_json: bool) -> None:
+        self._size = file.size()
+        self._bar: Progress | None = None
+        if sys.stderr.isatty() if progress is None else progress:
+            columns = ("{task.description}", BarColumn(), "{task.percentage:>3.0f} %")
+            shown = [TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns]
+            self._bar = Progress(*shown, TimeElapsedColumn(), console=errors, transient=True)
+            self._task = self._bar.add_task("reading", total=self._size)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def on_read(self, count: int, rows: int) -> None:
+        """Show the bytes and rows that are read."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=count, description=f"reading {rows:,} rows")
+
+    def announce(self, run: Any) -> None:
+        """Say before a long run how long it takes."""
+        from dualstream.service.compare.prepare import estimate_s
+
+        seconds = estimate_s(run)
+        if seconds > LONG_S:
+            note(
+                f"This run takes about {seconds / 60:,.0f} minutes for {len(run.rows):,} rows."
+                " Ctrl-C ends it with the result of the rows so far.",
+                "yellow",
+            )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=0, total=len(run.rows))
+
+    def on_block(self, run: Any, rows: int) -> None:
+        """Show the rows that are done and the losses so far."""
+        if self._bar is None:
+            return
+        shown = f"{rows:,} rows"
+        if run.compare_from is not None:
+            is_number = run.task == "regression"
+            form, what = ("{:.4g}", "MAE") if is_number else ("{:.2%}", "errors")
+            losses = ((one.name, run.figures[one.name].loss) for one in run.contestants)
+            listed = ", ".join(f"{name} {form.format(loss)}" for name, loss in losses)
+            shown += f", {what}: {listed}"
+        self._bar.update(self._task, completed=rows, description=shown)
+
+
+def _shown(result: Mapping[str, Any]) -> Iterator[str | Table]:
+    """The result for people."""
+    yield _summary(result)
+    if result["compared"]:
+        yield _table(result)
+        yield _parts_table(result)
+    yield from (*result["conclusions"], *result["notes"])
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    run = result["run"]
+    refused = f", {result['refused']:,} refused" if result["refused"] else ""
+    rows = f"{result['file']}: {result['rows']:,} rows{refused}, {result['task']},"
+    done = f" stopped after row {result['done']:,}," if result["is_interrupted"] else ""
+    if not result["compared"]:
+        return f"{rows} label {result['label']};{done} nothing is compared yet"
+    first = f"compared from row {result['compared_from']:,} on"
+    late = f", labels {run['delay']} late" if run["delay"] != "0 rows" else ""
+    return f"{rows} label {result['label']};{done} {first}{late}"
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    """Figures of all contestants, and the gain over each."""
+    rare = result["positives"] is not None and result["positives"] < RARE
+    names = dict(_FIGURES[result["task"]])
+    names.pop("auc" if rare else "average_precision", None)
+    table = Table(box=None)
+    level = f"gain ({100 * result['run']['level']:g} %)"
+    for name in ("", *names.values(), "us a row", "training", level):
+        table.add_column(name, justify="left" if not name else "right")
+    for one in result["contestants"]:
+        cells = [_figure(figure, one.get(figure)) for figure in names]
+        trained = (
+            f"{one['trainings']} x {one['train_s'] / one['trainings']:.2g} s"
+            * bool(one["trainings"])
+            if one["trainings"]
+            else ""
+        )
+        table.add_row(one["name"], *cells, f"{one['us_per_row']:,.1f}", trained, _gain(one["gain"]))
+    return table
+
+
+_FIGURES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "binary": (
+        ("error_rate", "errors"),
+        ("log_loss", "log-loss"),
+        ("auc", "AUC"),
+        ("average_precision", "AP"),
+        ("calibration_error", "calibration"),
+    ),
+    "multiclass": (("error_rate", "errors"), ("log_loss", "log-loss")),
+    "regression": (("mae", "MAE"), ("rmse", "RMSE")),
+}
+"""Figures of each task, and their titles."""
+_IN_PERCENT = ("error_rate", "calibration_error")
+RARE = 0.1
+"""Below this share of positives the table has the average precision instead of the AUC."""
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2%}" if name in _IN_PERCENT else number_of(value)
+
+
+def _gain(gain: Mapping[str, float] | None) -> str:
+    if gain is None:
+        return ""
+    return f"{gain['percent']:+.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
+
+
+def _parts_table(result: Mapping[str, Any]) -> Table:
+    """Mean loss in parts of the rows without that of baselines, and which one is ahead of all."""
+    names = [one["name"] for one in result["contestants"] if one["kind"] != "baseline"]
+    table = Table(box=None)
+    for name in ("rows", *names, "ahead"):
+        table.add_column(name, justify="left" if name in ("rows", "ahead") else "right")
+    for part in result["parts"]:
+        losses = [part["losses"].get(name) for name in names]
+        is_number = result["task"] == "regression"
+        cells = ["" if v is None else number_of(v) if is_number else f"{v:.2%}" for v in losses]
+        table.add_row(f"{part['first']:,}-{part['last']:,}", *cells, part["ahead"])
+    return table

@@ -1,0 +1,14 @@
+"""Compares learners on a file of rows: `dualstream compare`. No server, no network.
+
+options.py       spans of rows or of time, and what a run is made of
+stored_rows.py   rows in temporary files: encoded, with labels and times, in any order
+file_rows.py     a file -> specification, stored rows
+columns.py       columns of a table for the peers, from encoded rows
+schedule.py      which labels are available at a row, retrainings, blocks
+contestants.py   predictions of a block; Dualstream's learners
+baselines.py     most frequent label, last label, running mean
+peers.py         LightGBM and scikit-learn, retrained on a schedule
+figures.py       errors, log-loss, ranking, calibration; the gain with its confidence sequence
+run.py           the run: blocks of rows through all contestants
+result.py        the result as JSON, and sentences that sum it up
+"""

@@ -1,0 +1,106 @@
+"""Makes the run of a comparison: learners, baselines and the peers that are installed."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dualstream.client import BadInput
+from dualstream.service.compare.baselines import baselines
+from dualstream.service.compare.contestants import Contestant, OnlineLearner
+from dualstream.service.compare.file_rows import FileRows
+from dualstream.service.compare.options import Options
+from dualstream.service.compare.peers import PEERS, Peer, PeerRows, default_peers, is_installed
+from dualstream.service.compare.run import Run
+from dualstream.service.compare.schedule import Schedule
+from dualstream.solvers import InvalidSpec, make_learner
+
+NAME = "Dualstream"
+ENCODING = ("task", "labels", "features", "columns", "crosses", "history")
+"""Fields of a specification that determine how rows are encoded."""
+_TRIED = 2_000
+"""Rows by which the time of a run is estimated."""
+
+
+def prepare(read: FileRows, options: Options) -> tuple[Run, list[str]]:
+    """The run, and which peers are left out and why. Raises BadInput."""
+    options.check(bool(len(read.rows.times)))
+    rows, resolved = read.rows, read.resolved()
+    task = resolved["task"]
+    schedule = Schedule.of(len(rows), rows.times, options)
+    contestants: list[Contestant] = [
+        OnlineLearner(NAME, _about(resolved), resolved, rows),
+        *_learners(read, options.specs),
+        *baselines(task, rows, schedule),
+    ]
+    matrix = PeerRows(rows, read.columns)
+    names, notes = _peers(options.peers, matrix, read.why_no_table)
+    for name in names:
+        contestants.append(Peer(name, task, rows, matrix, schedule, options.threads))
+    return Run(task, rows, schedule, contestants), notes
+
+
+def _about(spec: Mapping[str, Any]) -> str:
+    members = spec.get("members")
+    return f"{spec['algorithm']} {members}" if isinstance(members, str) else str(spec["algorithm"])
+
+
+def _learners(read: FileRows, specs: Sequence[Mapping[str, Any]]) -> list[Contestant]:
+    """Learners of further specifications. Raises BadInput."""
+    learners: list[Contestant] = []
+    names = {NAME: 1}
+    for spec in specs:
+        for field in ENCODING:
+            if field in spec:
+                raise BadInput(f"--with must not have {field!r}: all learners get the same rows")
+        try:
+            resolved = read.resolved({"algorithm": "portfolio"} | dict(spec))
+        except InvalidSpec as error:
+            raise BadInput(f"--with: {error}") from None
+        about = _about(resolved)
+        names[about] = names.get(about, 0) + 1
+        name = about if names[about] == 1 else f"{about} {names[about]}"
+        learners.append(OnlineLearner(name, _about(resolved), resolved, read.rows))
+    return learners
+
+
+def _peers(
+    chosen: Sequence[str], matrix: PeerRows, why_no_table: str
+) -> tuple[list[str], list[str]]:
+    """Names of the peers that can run, and notes about the others. Raises BadInput."""
+    for name in chosen:
+        if name not in PEERS:
+            raise BadInput(f"--peer must be one of {', '.join(PEERS)}, got {name!r}")
+    wanted = list(dict.fromkeys(chosen or default_peers(matrix.width)))
+    if not chosen and not matrix.is_table:
+        wanted = ["lightgbm", "linear"]
+    names, notes = [], []
+    for name in wanted:
+        kind = PEERS[name]
+        if not is_installed(kind):
+            package = "pip install 'dualstream[compare]'"
+            notes.append(f"{kind.title} is left out: {kind.package} is not installed: {package}")
+        elif not matrix.is_table and not kind.takes_sparse:
+            notes.append(f"{kind.title} is left out: it takes tables, and {why_no_table}")
+        else:
+            names.append(name)
+    return names, notes
+
+
+def estimate_s(run: Run) -> float:
+    """About how long the run takes, by learners and peers that are tried on the first rows."""
+    count, rows = min(_TRIED, len(run.rows)), run.rows
+    schedule, batch = run.schedule, run.rows.batch(0, count)
+    total = 0.0
+    for one in run.contestants:
+        if isinstance(one, OnlineLearner):
+            learner = make_learner(one.spec)
+            begin = time.perf_counter()
+            learner.learn(batch)
+            total += (time.perf_counter() - begin) / count * len(rows)
+        elif isinstance(one, Peer):
+            train_s, predict_s = one.try_on(count)
+            windows = zip(schedule.retrainings, schedule.starts, strict=True)
+            sizes = [int(schedule.available[at]) - start for at, start in windows]
+            total += predict_s / count * len(rows)
+            total += sum(train_s * max(1.0, size / count) for size in sizes)
+    return total

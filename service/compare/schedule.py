@@ -1,0 +1,109 @@
+"""Which labels are available when a row is predicted, when peers are retrained, and blocks of rows.
+
+The label of row j is available to row t if j < t and `delay` rows, or as much time, lie between
+them. Late labels arrive in groups of a hundredth of those that are still missing, for everyone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dualstream.client import BadInput
+from dualstream.service.compare.options import RETRAININGS, Options, Span
+from dualstream.solvers.jit import Floats, Ints
+
+BLOCK = 2_000
+"""Rows of a block at most."""
+MIN_TRAINING = 10
+"""Labels that a peer is trained on at least."""
+
+
+class Block(NamedTuple):
+    """Rows that are predicted together."""
+
+    first: int
+    stop: int
+    labelled: int
+    """Number of rows, from the first one, whose labels are available; without delay also those in
+    the block, each to the rows after it."""
+    retrains: bool
+    """Are peers trained before it?"""
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The schedule of `rows` rows."""
+
+    rows: int
+    available: Ints
+    """(rows,): labels that are available to each row."""
+    retrainings: list[int]
+    """Rows before which peers are trained."""
+    starts: list[int]
+    """Of each, the first row of its window."""
+    is_delayed: bool
+
+    @classmethod
+    def of(cls, rows: int, times: Floats, options: Options) -> "Schedule":
+        """Raises BadInput if no peer would ever be trained."""
+        available = _available(rows, times, options.delay)
+        retrainings = [
+            row
+            for row in _retrainings(rows, times, options.retrain_every)
+            if available[row] >= MIN_TRAINING
+        ]
+        if not retrainings:
+            every = "" if options.retrain_every is None else f" every {options.retrain_every}"
+            late = f", labels {options.delay} late" if options.delay else ""
+            raise BadInput(f"no retraining{every} fits into {rows:,} rows{late}")
+        starts = [_start(row, int(available[row]), times, options.window) for row in retrainings]
+        return cls(rows, available, retrainings, starts, bool(options.delay))
+
+    def blocks(self) -> Iterator[Block]:
+        """All rows in order. Peers are retrained at the beginning of a block."""
+        ends = [*self.retrainings, self.rows]
+        due, first = iter(ends), 0
+        next_end = next(due)
+        while first < self.rows:
+            retrains = first == next_end
+            if retrains:
+                next_end = next(due)
+            stop = min(self._end(first), next_end, first + BLOCK)
+            yield Block(first, stop, int(self.available[first]), retrains)
+            first = stop
+
+    def _end(self, first: int) -> int:
+        """The first row to which another group of labels is available."""
+        if not self.is_delayed:
+            return self.rows
+        labelled = int(self.available[first])
+        group = max(1, (first - labelled) // 100)
+        return max(first + 1, int(np.searchsorted(self.available, labelled + group)))
+
+
+def _available(rows: int, times: Floats, delay: Span) -> Ints:
+    at = np.arange(rows)
+    if delay.seconds is None:
+        return np.maximum(at - delay.rows, 0)
+    return np.minimum(np.searchsorted(times, times - delay.seconds, side="right"), at)
+
+
+def _retrainings(rows: int, times: Floats, every: Span | None) -> list[int]:
+    if every is None:
+        parts = RETRAININGS + 1
+        return sorted({rows * part // parts for part in range(1, parts)})
+    if every.seconds is None:
+        return list(range(every.rows, rows, every.rows))
+    count = int((times[-1] - times[0]) / every.seconds)
+    if count > rows:
+        raise BadInput(f"--retrain-every {every.text} is {count:,} retrainings of {rows:,} rows")
+    ends = times[0] + every.seconds * np.arange(1, count + 1)
+    return sorted({int(row) for row in np.searchsorted(times, ends) if row < rows})
+
+
+def _start(row: int, labelled: int, times: Floats, window: Span) -> int:
+    if window.seconds is None:
+        return max(0, labelled - window.rows)
+    return min(int(np.searchsorted(times, times[row] - window.seconds)), labelled)
