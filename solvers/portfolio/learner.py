@@ -73,7 +73,7 @@ class Portfolio:
         self, spec: Mapping[str, Any], models: ModelFactory, *, shares: bool = False
     ) -> None:
         """`shares`: members of nonlinear.SHARED are scored from outside, see classes.py.
-        Then no member can be added, and none of these removed.
+        Then no member can be added, none of these removed, and no rows are retained.
         """
         self.spec = spec
         self._models, self._shares = models, shares
@@ -177,7 +177,8 @@ class Portfolio:
         out, raw = self._members.learn(rows, self._rule, outer_scores)
         if self._mixing is not None:
             self._mixing.count(raw, parts, rows, out)
-        self._rows.add(rows)
+        if not self._shares:
+            self._rows.add(rows)
         self._samples += len(rows)
         return out
 

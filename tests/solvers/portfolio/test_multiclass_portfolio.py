@@ -176,6 +176,8 @@ def test_a_list_of_members_keeps_all_of_them_with_many_classes():
     learner = of_many(listed)
     learner.learn(many_classes())
     assert {len(names) for names in names_of_classes(learner)} == {3}
+    # No member can be added to them, so no rows are retained for it.
+    assert not any(len(a) for name, a in learner.state().items() if name.endswith("rows.labels"))
 
 
 @pytest.mark.parametrize("cut", [1, 7])
