@@ -70,7 +70,8 @@ from dualstream.service.models.versions import (
     LoadedVersion,
     LoadedVersions,
 )
-from dualstream.solvers import Batch, Learner
+from dualstream.service.replica.replica import Replica
+from dualstream.solvers import Batch
 from dualstream.solvers.protocols.learner import as_served
 from dualstream.solvers.rows.text.count_lines import count_lines
 from dualstream.wire.chunking.chunks import CHUNK_BYTES, CHUNKERS, Chunker, chunker_of, chunks_of
@@ -344,11 +345,10 @@ class FastRoutes:
         explains = read_flag(query, "explain")
         if explains:
             check_few(parsed.count)
+        state: Replica | LoadedVersion = model.replica
         if "version" in query:
-            version = await self._versions.get(model, self._registry.journal, query["version"])
-            answering = _answer_by_version(version, model, parsed, batch, explains, kept)
-        else:
-            answering = _answer(model, parsed, batch, explains, kept)
+            state = await self._versions.get(model, self._registry.journal, query["version"])
+        answering = _answer(state, model, parsed, batch, explains, kept)
         # Explaining reads scratch arrays of the learner, which must not be used again until then.
         answered, seq, chain, served = await (
             run_to_completion(answering) if explains else answering
@@ -375,45 +375,21 @@ _Kept: TypeAlias = "list[Kept] | None"
 
 
 async def _answer(
-    model: Model, parsed: ParsedRows, batch: Batch, explains: bool, kept: _Kept
-) -> _Answer:
-    """Predictions by the current state."""
-    replica = model.replica
-    async with replica.serving():
-        state = replica.learner, replica.seq, replica.chain
-        return await _answer_by(*state, model, parsed, batch, explains, kept)
-
-
-async def _answer_by_version(
-    version: LoadedVersion,
+    state: Replica | LoadedVersion,
     model: Model,
     parsed: ParsedRows,
     batch: Batch,
     explains: bool,
     kept: _Kept,
 ) -> _Answer:
-    """As `_answer`, by a version."""
-    async with version.lock:
-        state = version.learner, version.seq, version.chain
-        return await _answer_by(*state, model, parsed, batch, explains, kept)
-
-
-async def _answer_by(
-    learner: Learner,
-    seq: int,
-    chain: str,
-    model: Model,
-    parsed: ParsedRows,
-    batch: Batch,
-    explains: bool,
-    kept: _Kept,
-) -> _Answer:
-    """Predictions by a learner that does not change until this ends."""
-    answered = await responses.scored(model, learner, parsed, batch, seq, kept)
-    if explains:
-        await add_explanations(model, learner, parsed, batch, answered)
-    served = as_served(learner, batch) if kept is not None else None
-    return answered, seq, chain, served
+    """Predictions by the current state, or by a version."""
+    async with state.serving():
+        learner, seq, chain = state.learner, state.seq, state.chain
+        answered = await responses.scored(model, learner, parsed, batch, seq, kept)
+        if explains:
+            await add_explanations(model, learner, parsed, batch, answered)
+        served = as_served(learner, batch) if kept is not None else None
+        return answered, seq, chain, served
 
 
 def _check_method(scope: Scope, allowed: str) -> None:

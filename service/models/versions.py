@@ -199,6 +199,10 @@ class LoadedVersion(NamedTuple):
     lock: asyncio.Lock
     """Predictions take turns: a learner has one set of scratch arrays."""
 
+    def serving(self) -> asyncio.Lock:
+        """See Replica.serving."""
+        return self.lock
+
 
 MAX_LOADED_VERSIONS = 8
 """Versions in memory for predictions, per worker."""
