@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dualstream.solvers.jit import B1, F8, RO_F8, Floats, kernel
-from dualstream.solvers.losses.loss_kernels import loss_value
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_value
 from dualstream.solvers.losses.loss_table import Loss, make_loss
 from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.learner import Outcome
@@ -135,8 +135,6 @@ def score_served(
         y = labels[i]
         if binary:
             y = 1.0 if y > 0.0 else -1.0
-        loss = loss_value(
-            served[i], y, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
-        )
+        loss = loss_value(served[i], y, loss_at(numbers, 0))
         scores[i] = served[i]
         losses[i] = loss if loss <= _LARGEST_LOSS else _LARGEST_LOSS  # False for NaN, too

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import kernel
+from dualstream.solvers.jit import RO_F8, kernel
 from dualstream.solvers.rows.scalar import clip, log1pexp, sigmoid, soft, xlogx
 
 
@@ -96,18 +96,23 @@ def best_b(r: float, curvature: float, eps: float, lo: float, hi: float) -> floa
     return 0.0
 
 
+LossNumbers = tuple[float, float, float, float, float, float]
+"""logistic, margin, eps, gamma, lo and hi."""
+
+
+@kernel(inline=True)
+def loss_at(numbers: RO_F8, at: int) -> LossNumbers:
+    """The loss whose numbers begin at numbers[at]."""
+    return (
+        numbers[at], numbers[at + 1], numbers[at + 2],
+        numbers[at + 3], numbers[at + 4], numbers[at + 5],
+    )  # fmt: skip
+
+
 @kernel
-def loss_value(
-    z: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> float:
+def loss_value(z: float, y: float, loss: LossNumbers) -> float:
     """Q(z; y)."""
+    logistic, margin, eps, gamma, lo, hi = loss
     if logistic != 0.0:
         return log1pexp(-y * z)
     r = 1.0 - y * z if margin != 0.0 else y - z
@@ -116,21 +121,13 @@ def loss_value(
 
 
 @kernel
-def loss_slope(
-    z: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> float:
+def loss_slope(z: float, y: float, loss: LossNumbers) -> float:
     """An element of the subdifferential of Q( . ; y) at z.
 
     At a kink: the element nearest 0; for margin losses the one that still corrects the row, as in
     Ying, Yuan, Sayed, "Online dual coordinate ascent learning", eq. (46).
     """
+    logistic, margin, eps, gamma, lo, hi = loss
     if logistic != 0.0:
         return -y * sigmoid(-y * z)
     r = 1.0 - y * z if margin != 0.0 else y - z
@@ -142,17 +139,9 @@ def loss_slope(
 
 
 @kernel
-def loss_conjugate(
-    tau: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> float:
+def loss_conjugate(tau: float, y: float, loss: LossNumbers) -> float:
     """Q*(-tau; y) for a tau in its domain."""
+    logistic, margin, eps, gamma, _, _ = loss
     b = y * tau if margin != 0.0 else tau
     if logistic != 0.0:
         return xlogx(b) + xlogx(1.0 - b)
@@ -161,23 +150,14 @@ def loss_conjugate(
 
 
 @kernel
-def dual_step(
-    m: float,
-    s: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> tuple[float, float]:
+def dual_step(m: float, s: float, y: float, loss: LossNumbers) -> tuple[float, float]:
     """tau = argmin of  Q*(-tau; y) + tau m + s tau^2 / 2  for s >= 0, and Q*(-tau; y).
 
     The dual coordinate of one row (eq. (26a) of the same paper, times Delta_N / delta_n, for the l2
     regularizer): m is the row's score before the step, s = a |h|^2. For s = 0 it is the limit s ->
     0, the element of -dQ(m; y) nearest 0, so a row of zeros adds nothing to the gap.
     """
+    logistic, margin, eps, gamma, lo, hi = loss
     if logistic != 0.0:
         b, conjugate = logistic_step(y * m, s)
         return y * b, conjugate
@@ -187,23 +167,13 @@ def dual_step(
 
 
 @kernel
-def gap_term(
-    z: float,
-    tau: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> float:
+def gap_term(z: float, tau: float, y: float, loss: LossNumbers) -> float:
     """Q(z; y) + Q*(-tau; y) + tau z, a row's contribution to the duality gap; never below 0.
 
     Infinite where a term overflows: the true sum is unknown then, and a bound must not be below it.
     """
-    value = loss_value(z, y, logistic, margin, eps, gamma, lo, hi)
-    conjugate = loss_conjugate(tau, y, logistic, margin, eps, gamma, lo, hi)
+    value = loss_value(z, y, loss)
+    conjugate = loss_conjugate(tau, y, loss)
     total = value + conjugate + tau * z
     if total != total:
         return np.inf
@@ -211,17 +181,9 @@ def gap_term(
 
 
 @kernel
-def loss_curvature(
-    z: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> float:
+def loss_curvature(z: float, y: float, loss: LossNumbers) -> float:
     """Second derivative of Q( . ; y) at z; 0 where it jumps, and for gamma = 0."""
+    logistic, margin, eps, gamma, lo, hi = loss
     if logistic != 0.0:
         b = sigmoid(-y * z)
         return b * (1.0 - b)
@@ -231,18 +193,9 @@ def loss_curvature(
 
 
 @kernel
-def dual_argmin(
-    m: float,
-    s: float,
-    y: float,
-    logistic: float,
-    margin: float,
-    eps: float,
-    gamma: float,
-    lo: float,
-    hi: float,
-) -> float:
+def dual_argmin(m: float, s: float, y: float, loss: LossNumbers) -> float:
     """The first result of dual_step, for callers that do not need Q*."""
+    logistic, margin, eps, gamma, lo, hi = loss
     if logistic != 0.0:
         _, b = logistic_root(y * m, s)
         return y * b

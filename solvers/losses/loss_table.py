@@ -57,22 +57,22 @@ class Loss(SharedDerived):
 
     def value(self, z: float, y: float) -> float:
         """Q(z; y)."""
-        return _steps.loss_value(z, y, *self.numbers)
+        return _steps.loss_value(z, y, tuple(self.numbers))
 
     def slope(self, z: float, y: float) -> float:
         """An element of the subdifferential of Q( . ; y) at z."""
-        return _steps.loss_slope(z, y, *self.numbers)
+        return _steps.loss_slope(z, y, tuple(self.numbers))
 
     def conjugate(self, tau: float, y: float) -> float:
         """Q*(-tau; y): the supremum over z of -tau z - Q(z; y); infinity outside its domain."""
         b = y * tau if self.margin else tau
         if not self.lo <= b <= self.hi:
             return math.inf
-        return _steps.loss_conjugate(tau, y, *self.numbers)
+        return _steps.loss_conjugate(tau, y, tuple(self.numbers))
 
     def dual_step(self, m: float, s: float, y: float) -> float:
         """argmin over tau of  Q*(-tau; y) + tau m + s tau^2 / 2,  for s >= 0."""
-        tau, _ = _steps.dual_step(m, s, y, *self.numbers)
+        tau, _ = _steps.dual_step(m, s, y, tuple(self.numbers))
         return float(tau)
 
 

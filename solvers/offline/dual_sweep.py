@@ -1,7 +1,7 @@
 """Kernel of sequential steps on single dual variables (l2), shared by several methods."""
 
 from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4_2D, RO_I8, RO_I8_2D, kernel
-from dualstream.solvers.losses.loss_kernels import dual_argmin
+from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_at
 from dualstream.solvers.rows.scalar import prefetch
 
 LABEL, STEP, CURVATURE, DUAL = range(4)
@@ -38,7 +38,8 @@ def sweep(
     table (n, 4)    y_i, a_i, s_i, tau_i, of which the last is updated
     """
     last = w.shape[0] - 1
-    logistic, margin, eps, gamma, lo, hi = loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
+    numbers = loss_at(loss, 0)
+    logistic, margin, eps, gamma, _, _ = numbers
     gap = 0.0
     count = order.shape[0]
     for k in range(count):
@@ -62,9 +63,9 @@ def sweep(
         if p < end:
             z += values[p, 0] * w[indices[p, 0]]
         z += z2
-        new = dual_argmin(z - s * old, s, y, logistic, margin, eps, gamma, lo, hi)
+        new = dual_argmin(z - s * old, s, y, numbers)
         if logistic == 0.0:
-            best = dual_argmin(z, 0.0, y, logistic, margin, eps, gamma, lo, hi)
+            best = dual_argmin(z, 0.0, y, numbers)
             # phi(tau) = -Q*(-tau) - tau z is largest at `best`, where it is Q(z).
             sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
             r, b, b_best = t - sgn * z, sgn * old, sgn * best

@@ -34,7 +34,7 @@ from dualstream.solvers.jit import (
     Ints,
     kernel,
 )
-from dualstream.solvers.losses.loss_kernels import loss_curvature, loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_curvature, loss_slope, loss_value
 from dualstream.solvers.rows.scalar import soft
 
 MAX_MEMBERS = 500
@@ -218,8 +218,8 @@ def evaluate(
             z += values[p] * w[indices[p]]
         scores[i] = z
         y, share = labels[i], weights[i] / n
-        value += share * loss_value(z, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
-        g = share * loss_slope(z, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
+        value += share * loss_value(z, y, loss_at(loss, 0))
+        g = share * loss_slope(z, y, loss_at(loss, 0))
         for p in range(indptr[i], indptr[i + 1]):
             gradient[indices[p]] += g * values[p]
         gradient[end] += g * bias
@@ -258,9 +258,7 @@ def hessian(
     n, end = labels.shape[0], h.shape[0] - 1
     h[:, :] = 0.0
     for i in range(n):
-        q = loss_curvature(
-            scores[i], labels[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
+        q = loss_curvature(scores[i], labels[i], loss_at(loss, 0))
         q *= weights[i] / n
         if q == 0.0:
             continue

@@ -5,7 +5,13 @@ is not 0.
 """
 
 from dualstream.solvers.jit import F8, RO_F8, RO_I4, RO_I8, kernel
-from dualstream.solvers.losses.loss_kernels import gap_term, loss_conjugate, loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import (
+    gap_term,
+    loss_at,
+    loss_conjugate,
+    loss_slope,
+    loss_value,
+)
 
 
 @kernel
@@ -56,11 +62,9 @@ def sum_terms(
         c = weights[i]
         if c > 0.0:
             z, y, tau = scores[i], labels[i], duals[i]
-            values += c * loss_value(z, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
-            conjugates += c * loss_conjugate(
-                tau, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-            )
-            gaps += c * gap_term(z, tau, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
+            values += c * loss_value(z, y, loss_at(loss, 0))
+            conjugates += c * loss_conjugate(tau, y, loss_at(loss, 0))
+            gaps += c * gap_term(z, tau, y, loss_at(loss, 0))
     out[0], out[1], out[2] = values, conjugates, gaps
 
 
@@ -68,6 +72,4 @@ def sum_terms(
 def duals_at(scores: RO_F8, labels: RO_F8, loss: RO_F8, out: F8) -> None:
     """out_i = -Q'(z_i; y_i): the dual variables that correspond to the scores."""
     for i in range(scores.shape[0]):
-        out[i] = -loss_slope(
-            scores[i], labels[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
+        out[i] = -loss_slope(scores[i], labels[i], loss_at(loss, 0))

@@ -1,7 +1,7 @@
 """The kernel of SPDC: O(entries) per step, although the primal step changes every coordinate."""
 
 from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
-from dualstream.solvers.losses.loss_kernels import dual_argmin
+from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_at
 
 _W, _BEFORE, _U, _SINCE = range(4)
 _SIZE = 4096
@@ -82,9 +82,7 @@ def spdc_epoch(
             m += bias * (state[last, _W] + theta * (state[last, _W] - state[last, _BEFORE]))
         s = k[i] / sigma
         old = duals[i]
-        new = dual_argmin(
-            m - s * old, s, y[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
+        new = dual_argmin(m - s * old, s, y[i], loss_at(loss, 0))
         duals[i] = new
         d = k[i] * (new - old)
         if d != 0.0:

@@ -1,7 +1,7 @@
 """The kernel of SVRG: O(entries) per step."""
 
 from dualstream.solvers.jit import F8, F8_2D, RO_F8, RO_F8_2D, RO_I4, RO_I8, kernel
-from dualstream.solvers.losses.loss_kernels import loss_slope
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_slope
 
 _V, _MU, _SINCE = range(3)
 _SIZE = 4096
@@ -57,8 +57,8 @@ def svrg_epoch(
             follow(state, last, t, low, high)
             m += bias * state[last, _V]
         z = anchored[i]
-        there = loss_slope(z, y[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
-        here = loss_slope(z + m, y[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
+        there = loss_slope(z, y[i], loss_at(loss, 0))
+        here = loss_slope(z + m, y[i], loss_at(loss, 0))
         step = eta * k[i] * (here - there)
         if step != 0.0:
             for p in range(indptr[i], indptr[i + 1]):
@@ -74,6 +74,4 @@ def svrg_epoch(
 def weighted_slopes(scores: RO_F8, labels: RO_F8, weights: RO_F8, loss: RO_F8, out: F8) -> None:
     """out_i = c_i Q'(z_i; y_i)."""
     for i in range(scores.shape[0]):
-        out[i] = weights[i] * loss_slope(
-            scores[i], labels[i], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
+        out[i] = weights[i] * loss_slope(scores[i], labels[i], loss_at(loss, 0))

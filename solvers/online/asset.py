@@ -45,7 +45,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, RefitError
 from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
-from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
@@ -239,8 +239,7 @@ def learn_rows(
     lam, kappa, bound, bias = f[LAMBDA], f[KAPPA], f[BOUND], f[BIAS]
     samples, steps, norm_rows = k[SAMPLES], k[STEPS], k[NORM_ROWS]
     averaged, first_averaged, is_strong = k[AVERAGED] != 0, k[FROM], k[STRONGLY_CONVEX] != 0
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    numbers = loss_at(f, LOSS)
     radius, is_hinge = f[RADIUS], k[HINGE] != 0
     distance = math.sqrt(radius * radius + bound * bound)
     if f[DISTANCE] > 0.0:
@@ -260,7 +259,7 @@ def learn_rows(
         if is_hinge:
             loss = max(0.0, 1.0 - y * score)
         else:
-            loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            loss = loss_value(score, y, numbers)
         scores[i], losses[i] = score, loss
         if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
@@ -287,7 +286,7 @@ def learn_rows(
         if is_hinge:
             size = eta * c * y if y * (m + b) < 1.0 else 0.0
         else:
-            size = -eta * c * loss_slope(m + b, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            size = -eta * c * loss_slope(m + b, y, numbers)
         new_scale = keep * scale
         is_due = abs(new_scale) < flush_below
         shrink, new_p = 1.0, avg_p

@@ -44,7 +44,7 @@ from dualstream.solvers.jit import (
     Floats,
     kernel,
 )
-from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
 from dualstream.solvers.online.forgetting_windows import Ring, retain_row
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
@@ -323,8 +323,7 @@ def learn_rows(
     Cost O(entries) per row; if averaged, O(entries log steps).
     """
     recent, lam, bias = f[RECENT], f[LAMBDA], f[BIAS]
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    numbers = loss_at(f, LOSS)
     samples, steps, last_change, n_listed = k[SAMPLES], k[STEPS], k[LAST_CHANGE], k[LISTED]
     first, last = k[FIRST], k[LAST]
     binary, is_plus = k[BINARY] != 0, k[IS_PLUS] != 0
@@ -360,8 +359,8 @@ def learn_rows(
                 j = np.uint32(indices[p])
                 dot += values[p] * (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
             score = unit * (dot + bias * w[end_of_w, 1])
-        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        g = c * loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        loss = loss_value(score, y, numbers)
+        g = c * loss_slope(m, y, numbers)
         finite = abs(score) < math.inf and loss < math.inf and abs(g) < math.inf
         # Write nothing until all numbers are known to be finite.
         finite = finite and lazy.fits(values, begin, end, g, m, averaged)

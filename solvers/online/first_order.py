@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
-from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_at, loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
@@ -173,8 +173,7 @@ def learn_rows(
     """
     scale, avg_p, avg_k, avg_s = f[SCALE], f[AVG_P], f[AVG_K], f[AVG_S]
     keep, step, kappa, bias = f[KEEP], f[STEP], f[KAPPA], f[BIAS]
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    numbers = loss_at(f, LOSS)
     samples, steps = k[SAMPLES], k[STEPS]
     averaged, binary, rule = k[AVERAGED] != 0, k[BINARY] != 0, k[RULE]
     flush_below = 1e-3 if averaged else 1e-30
@@ -198,7 +197,7 @@ def learn_rows(
         if has_prior:
             odds = prior_odds(f, POSITIVE)
             score += odds
-        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        loss = loss_value(score, y, numbers)
         scores[i], losses[i] = score, loss
         if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
@@ -214,13 +213,13 @@ def learn_rows(
         if has_prior:
             m += odds
         if rule == SGD:
-            tau = -loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            tau = -loss_slope(m, y, numbers)
             size = step * c * tau
         elif rule == SPG:
             m, s = new_scale * dv, step * c * hh
             if has_prior:
                 m += odds
-            tau = dual_argmin(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+            tau = dual_argmin(m, s, y, numbers)
             size = step * c * tau
         else:
             size = c * (step / math.sqrt(steps + 1.0)) * y if loss > 0.0 else 0.0

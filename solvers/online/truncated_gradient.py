@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
-from dualstream.solvers.losses.loss_kernels import loss_slope, loss_value
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
 from dualstream.solvers.protocols.learner import Outcome, State
@@ -264,8 +264,7 @@ def learn_rows(
     """
     gamma_star, theta, bias, lam = f[GAMMA], f[THETA], f[BIAS], f[LAMBDA]
     sigma, pull = f[SIGMA], f[PULL]
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    numbers = loss_at(f, LOSS)
     samples, steps, period, binary = k[SAMPLES], k[STEPS], k[PERIOD], k[BINARY] != 0
     first_cut = math.sqrt(2.0) / gamma_star * lam * period
     cuts = steps // period
@@ -296,8 +295,8 @@ def learn_rows(
             for p in range(np.uint64(begin), np.uint64(end)):
                 score += values[p] * total(w, indices[p], f, k, steps, sums, now)
             score = unit * (score + bias * total(w, end_of_w, f, k, steps, sums, now))
-        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
-        slope = loss_slope(m, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        loss = loss_value(score, y, numbers)
+        slope = loss_slope(m, y, numbers)
         alpha = math.sqrt(2.0 / (steps + 1.0)) / gamma_star
         g = alpha * c * slope
         finite = abs(score) < math.inf and loss < math.inf and abs(g) < math.inf

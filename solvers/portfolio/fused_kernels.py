@@ -56,7 +56,7 @@ from dualstream.solvers.jit import (
     RO_I8_2D,
     kernel,
 )
-from dualstream.solvers.losses.loss_kernels import dual_step, gap_term, loss_slope
+from dualstream.solvers.losses.loss_kernels import dual_step, gap_term, loss_at, loss_slope
 from dualstream.solvers.portfolio.logistic_roots import (
     CONJUGATE as LANE_CONJUGATE,
     FARTHEST,
@@ -248,10 +248,7 @@ def take_direction(
         slope = -c * y * sigmoid_of(clip(-y * m, -FARTHEST, FARTHEST))
         grown = slope * slope
     elif is_adagrad:
-        slope = c * loss_slope(
-            m, y, numbers[j, IS_LOGISTIC], numbers[j, MARGIN], numbers[j, EPS],
-            numbers[j, GAMMA], numbers[j, LO], numbers[j, HI],
-        )  # fmt: skip
+        slope = c * loss_slope(m, y, loss_at(numbers[j], LOSS))
         if slope == 0.0:
             return -1.0
         grown = slope * slope
@@ -352,9 +349,8 @@ def solve_quadratic(
 ) -> None:
     """The same for a member with another loss; scale: the factor of the bounds of tau."""
     lo, hi = scale * numbers[j, LO], scale * numbers[j, HI]
-    steps[TAU, j], steps[CONJUGATE, j] = dual_step(
-        m, steps[SIZE, j], y, 0.0, numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi
-    )
+    loss = 0.0, numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi
+    steps[TAU, j], steps[CONJUGATE, j] = dual_step(m, steps[SIZE, j], y, loss)
 
 
 @kernel(inline=True)
@@ -595,10 +591,9 @@ def member_sums(
         lo, hi = -np.inf, np.inf
         if ring_rows[i, BOUNDS] > 0.0:
             lo, hi = ring_rows[i, BOUNDS] * numbers[j, LO], ring_rows[i, BOUNDS] * numbers[j, HI]
-        term = gap_term(
-            z, ring_rows[i, dual], ring_rows[i, dual + 2], numbers[j, IS_LOGISTIC],
-            numbers[j, MARGIN], numbers[j, EPS], numbers[j, GAMMA], lo, hi,
-        )  # fmt: skip
+        logistic, margin, eps, gamma, _, _ = loss_at(numbers[j], LOSS)
+        loss = logistic, margin, eps, gamma, lo, hi
+        term = gap_term(z, ring_rows[i, dual], ring_rows[i, dual + 2], loss)
         out[0] += ring_rows[i, WEIGHT]
         out[1] += ring_rows[i, WEIGHT] * term
     for slot in range(k[USED]):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_F8_2D, kernel
-from dualstream.solvers.losses.loss_kernels import gap_term, loss_conjugate, loss_value
+from dualstream.solvers.losses.loss_kernels import gap_term, loss_at, loss_conjugate, loss_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,7 @@ def row_sums(
         delta = decay * rows[i, 1]
         decay *= beta
         delta_sum += delta
-        gap_sum += delta * gap_term(
-            z, dual, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
-        primal_sum += delta * loss_value(z, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
-        conjugate_sum += delta * loss_conjugate(
-            dual, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
+        gap_sum += delta * gap_term(z, dual, y, loss_at(loss, 0))
+        primal_sum += delta * loss_value(z, y, loss_at(loss, 0))
+        conjugate_sum += delta * loss_conjugate(dual, y, loss_at(loss, 0))
     out[0], out[1], out[2], out[3] = delta_sum, gap_sum, primal_sum, conjugate_sum

@@ -21,7 +21,12 @@ import math
 import numpy as np
 
 from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
-from dualstream.solvers.losses.loss_kernels import logistic_root, loss_conjugate, loss_value
+from dualstream.solvers.losses.loss_kernels import (
+    logistic_root,
+    loss_at,
+    loss_conjugate,
+    loss_value,
+)
 from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import retain_row
 from dualstream.solvers.rows.scalar import clip, sigmoid, soft, unknown_label
@@ -244,8 +249,7 @@ def best_dual(
     them is returned. Newton's method, bisecting if a step leaves the bracket or is not half of the
     one before (Press et al., Numerical Recipes, rtsafe). NaN if phi is not finite.
     """
-    logistic, margin, eps, gamma = f[l2.LOSS], f[l2.LOSS + 1], f[l2.LOSS + 2], f[l2.LOSS + 3]
-    b_lo, b_hi = f[l2.LOSS + 4], f[l2.LOSS + 5]
+    logistic, margin, eps, gamma, b_lo, b_hi = loss_at(f, l2.LOSS)
     sgn, t = (y, 1.0) if margin != 0.0 else (1.0, y)
     at_0, slope = response(indices, values, begin, end, w, f, k, factor, -a * old, rest_top, rest)
     at_0 *= sgn
@@ -467,8 +471,7 @@ def visit_rows(
         conjugate = f[l2.CONJUGATE]
         if length == 0:
             old_cost = loss_conjugate(
-                old, y, f[l2.LOSS], f[l2.LOSS + 1], f[l2.LOSS + 2],
-                f[l2.LOSS + 3], f[l2.LOSS + 4], f[l2.LOSS + 5],
+                old, y, loss_at(f, l2.LOSS),
             )  # fmt: skip
             conjugate += delta * (cost - old_cost)
         finite = abs(g) < math.inf and abs(conjugate) < math.inf
@@ -536,8 +539,7 @@ def learn_and_replay(
         if unknown >= 0:
             return -1 - unknown
     beta, bias, length, steps = f[l2.BETA], f[l2.BIAS], k[l2.LENGTH], k[l2.STEPS]
-    logistic, margin, eps, gamma = f[l2.LOSS], f[l2.LOSS + 1], f[l2.LOSS + 2], f[l2.LOSS + 3]
-    b_lo, b_hi = f[l2.LOSS + 4], f[l2.LOSS + 5]
+    numbers = loss_at(f, l2.LOSS)
     at_visit = 0
     # For entropy the served weights' shift and sum; only a learned row changes them.
     served_factor = dashed_factor(f)
@@ -553,7 +555,7 @@ def learn_and_replay(
         if binary and y == 0.0:
             y = -1.0
         score = score_of(indices, values, begin, end, w, f, k, served_factor, top, total)
-        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        loss = loss_value(score, y, numbers)
         scores[i], losses[i] = score, loss
         if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan

@@ -23,7 +23,7 @@ import math
 import numpy as np
 
 from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
-from dualstream.solvers.losses.loss_kernels import dual_step, loss_conjugate, loss_value
+from dualstream.solvers.losses.loss_kernels import dual_step, loss_at, loss_conjugate, loss_value
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.forgetting_windows import retain_row
 from dualstream.solvers.rows.scalar import (
@@ -258,8 +258,7 @@ def learn_rows(
     in_window, evicted_size = f[IN_WINDOW], f[EVICTED]
     avg_p, avg_k, avg_s = f[AVG_P], f[AVG_K], f[AVG_S]
     beta, kappa, bias = f[BETA], f[KAPPA], f[BIAS]
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    numbers = loss_at(f, LOSS)
     samples, since_resum, n_steps = k[SAMPLES], k[SINCE_RESUM], k[N_STEPS]
     first, last = k[FIRST], k[LAST]
     length, retain, averaged = k[LENGTH], k[RETAIN], k[AVERAGED] != 0
@@ -289,7 +288,7 @@ def learn_rows(
         if has_prior:
             odds = prior_odds(f, POSITIVE)
             score += odds
-        loss = loss_value(score, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        loss = loss_value(score, y, numbers)
         scores[i], losses[i] = score, loss
         if not (abs(score) < math.inf and loss < math.inf):
             scores[i] = losses[i] = np.nan
@@ -320,7 +319,7 @@ def learn_rows(
         if has_prior:
             m += odds
         s = c * hh / room
-        tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        tau, cost = dual_step(m, s, y, numbers)
         # The sum of conjugates of a sliding window is computed from its rows on demand.
         new_conjugate = beta * conjugate + c * cost if length == 0 else 0.0
         is_due = new_scale < flush_below
@@ -434,8 +433,7 @@ def visit_row(
     y, old = rows[row, 0], rows[row, 2]
     begin, end = starts[row], starts[row + 1]
     bias, length, averaged = f[BIAS], k[LENGTH], k[AVERAGED] != 0
-    logistic, margin, eps, gamma = f[LOSS], f[LOSS + 1], f[LOSS + 2], f[LOSS + 3]
-    b_lo, b_hi = f[LOSS + 4], f[LOSS + 5]
+    numbers = loss_at(f, LOSS)
     dv, _, hh = table.row_products(indices, values, begin, end, w, bias)
     room = rho_delta(f, f[DELTA])
     fv = f[SCALE] / room
@@ -443,12 +441,12 @@ def visit_row(
     m = fv * dv - s * old
     if k[PRIOR] != 0:
         m += prior_odds(f, POSITIVE)
-    tau, cost = dual_step(m, s, y, logistic, margin, eps, gamma, b_lo, b_hi)
+    tau, cost = dual_step(m, s, y, numbers)
     g = delta * (tau - old) / f[SCALE]
     pg = (f[AVG_P] - fv / f[AVG_K]) * g if averaged else 0.0
     conjugate = f[CONJUGATE]
     if length == 0:
-        old_cost = loss_conjugate(old, y, logistic, margin, eps, gamma, b_lo, b_hi)
+        old_cost = loss_conjugate(old, y, numbers)
         conjugate += delta * (cost - old_cost)
     finite = (
         abs(m) < math.inf

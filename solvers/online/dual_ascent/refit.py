@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, Floats, Ints, kernel
-from dualstream.solvers.losses.loss_kernels import loss_value
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_value
 from dualstream.solvers.online.dual_ascent import unlearn
 from dualstream.solvers.online.dual_ascent.kernels import CONJUGATE, LAST, SCALE
 from dualstream.solvers.online.forgetting_windows import DUAL, LABEL, WEIGHT, Ring
@@ -123,4 +123,4 @@ def row_losses(
         z = bias * w[end_of_w] + offset
         for p in range(starts[row], starts[row + 1]):
             z += values[p] * w[indices[p]]
-        out[i] += loss_value(z, rows[row, 0], loss[0], loss[1], loss[2], loss[3], loss[4], loss[5])
+        out[i] += loss_value(z, rows[row, 0], loss_at(loss, 0))

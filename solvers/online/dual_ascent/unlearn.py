@@ -10,7 +10,7 @@ the retained rows, so a row that had left it may return.
 import numpy as np
 
 from dualstream.solvers.jit import F8, F8_2D, I4, I8, Floats, Ints, kernel
-from dualstream.solvers.losses.loss_kernels import loss_conjugate
+from dualstream.solvers.losses.loss_kernels import loss_at, loss_conjugate
 from dualstream.solvers.online.dual_ascent import kernels as l2
 from dualstream.solvers.online.forgetting_windows import WEIGHT, Ring
 
@@ -55,9 +55,7 @@ def sum_rows(
             continue
         y, dual = rows[i, 0], rows[i, 2]
         delta_sum += delta
-        conjugate_sum += delta * loss_conjugate(
-            dual, y, loss[0], loss[1], loss[2], loss[3], loss[4], loss[5]
-        )
+        conjugate_sum += delta * loss_conjugate(dual, y, loss_at(loss, 0))
         g = delta * dual
         if g == 0.0:
             continue

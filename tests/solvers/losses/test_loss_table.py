@@ -163,11 +163,12 @@ def test_gap_term_is_never_negative_and_zero_at_the_slope(name, parameter, z, y,
     lo, hi = reference.domain(name, y, parameter)
     lo, hi = max(lo, -4.0), min(hi, 4.0)
     tau = min(max(lo + place * (hi - lo), lo), hi)
-    term = _steps.gap_term(z, tau, y, *loss.numbers)
+    term = _steps.gap_term(z, tau, y, tuple(loss.numbers))
     expected = loss.value(z, y) + reference.conjugate(name, tau, y, parameter) + tau * z
     assert term >= 0.0
     assert term == pytest.approx(expected, abs=1e-10)
-    assert _steps.gap_term(z, -loss.slope(z, y), y, *loss.numbers) == pytest.approx(0, abs=1e-10)
+    at_optimum = _steps.gap_term(z, -loss.slope(z, y), y, tuple(loss.numbers))
+    assert at_optimum == pytest.approx(0, abs=1e-10)
 
 
 @pytest.mark.parametrize("name", ["squared", "squared_hinge"])
@@ -176,7 +177,7 @@ def test_gap_term_is_never_negative_and_zero_at_the_slope(name, parameter, z, y,
 def test_gap_term_that_overflows_is_no_better_than_the_truth(name, z, tau):
     """The true term is about z^2 / 2, or at least -tau z: never 0 where it cannot be computed."""
     y = 1.0
-    term = _steps.gap_term(z, tau, y, *make_loss(name).numbers)
+    term = _steps.gap_term(z, tau, y, tuple(make_loss(name).numbers))
     is_zero = name == "squared_hinge" and z > 1.0
     assert term == (pytest.approx(tau * z, rel=1e-9) if is_zero and tau * z < 1e308 else np.inf)
 

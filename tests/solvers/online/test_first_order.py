@@ -189,9 +189,9 @@ def test_numbers_that_the_kernels_share(loss):
     for z, y, s in zip(
         rng.normal(size=50), rng.choice([-1.0, 1.0], 50), rng.random(50), strict=True
     ):
-        argmin = _steps.dual_argmin(z, s, y, *loss.numbers)
-        assert argmin == _steps.dual_step(z, s, y, *loss.numbers)[0]
+        argmin = _steps.dual_argmin(z, s, y, tuple(loss.numbers))
+        assert argmin == _steps.dual_step(z, s, y, tuple(loss.numbers))[0]
         slopes = loss.slope(z + 1e-6, y) - loss.slope(z - 1e-6, y)
-        curvature = _steps.loss_curvature(z, y, *loss.numbers)
+        curvature = _steps.loss_curvature(z, y, tuple(loss.numbers))
         assert curvature == pytest.approx(slopes / 2e-6, abs=1e-5)
         assert _scalar.shrink(z, s) == _scalar.soft(z, s)
