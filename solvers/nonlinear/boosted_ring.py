@@ -117,6 +117,8 @@ class TreeRing:
 
     def _make_ring(self, rows: int, columns: int) -> None:
         """An empty ring with room for these rows and columns."""
+        self._window = self._most_rows(columns)
+        """Rows that the ring may hold, as wide as it is."""
         self._codes = np.zeros((rows, columns), np.uint8)
         self._sample = np.zeros((min(rows, MAX_SAMPLE), columns), np.float32)
         self._about = np.zeros((rows, N_ABOUT))
@@ -130,11 +132,6 @@ class TreeRing:
         return int(
             min(self.spec["window"], most_rows(self.spec.get("memory", "standard"), columns))
         )
-
-    @property
-    def _window(self) -> int:
-        """Rows that the ring may hold, as wide as it is."""
-        return self._most_rows(self._codes.shape[1])
 
     @property
     def max_rows(self) -> int:
@@ -370,10 +367,10 @@ class TreeRing:
 
     def has_long_row(self, rows: int) -> bool:
         """See protocols/learner.py: whether a tree grows with one of the next rows."""
-        k = self._k
-        count = min(int(k[ROWS]) + rows, self._window)
-        is_due = bool((k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
-        return count * self._work > 1024 and (is_due or bool(k[GROW_ROWS]))
+        k = self._k.tolist()
+        if min(k[ROWS] + rows, self._window) * self._work <= 1024:
+            return False
+        return bool(k[GROW_ROWS] or (k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
 
     @property
     def samples(self) -> int:
