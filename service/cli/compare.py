@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dualstream.client import BadInput, RowFile
 from dualstream.service.cli.commands import app
-from dualstream.service.cli.common import INTERRUPTED, JSON, Table, errors, note, number_of, report
+from dualstream.service.cli.common import INTERRUPTED, JSON, Table, errors, note, report
 from dualstream.service.cli.connection import ending
 from dualstream.service.cli.rows import Bar, Format, row_files
 
@@ -66,6 +66,10 @@ def compare(
         str, typer.Option(metavar="ROWS|TIME", help="Labels come so late, for everyone.")
     ] = "0",
     threads: Annotated[int, typer.Option(min=1, help="Threads of the peers.")] = 1,
+    page: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write an HTML page with curves over time."),
+    ] = None,
     form: Format = None,
     progress: Bar = None,
     as_json: JSON = False,
@@ -109,9 +113,21 @@ def compare(
             display.announce(run)
             run.go(display.on_block)
         result = result_of(run, read, options, row_file.name)
+        if page is not None:
+            _write(page, result)
     report(as_json, result, *_shown(result))
     if run.is_interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _write(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the report. Raises BadInput."""
+    from dualstream.service.compare.report import report_of
+
+    try:
+        path.write_text(report_of(result), encoding="utf-8")
+    except OSError as wrong:
+        raise BadInput(f"--report {path}: {wrong.strerror or wrong}") from None
 
 
 def _file(name: str, form: str | None, stack: ExitStack) -> RowFile:
@@ -205,10 +221,12 @@ class _Display:
 
 def _shown(result: Mapping[str, Any]) -> Iterator[str | Table]:
     """The result for people."""
+    from dualstream.service.compare.tables import figures_table, parts_table
+
     yield _summary(result)
     if result["compared"]:
-        yield _table(result)
-        yield _parts_table(result)
+        yield _table(*figures_table(result))
+        yield _table(*parts_table(result))
     yield from (*result["conclusions"], *result["notes"])
 
 
@@ -224,65 +242,12 @@ def _summary(result: Mapping[str, Any]) -> str:
     return f"{rows} label {result['label']};{done} {first}{late}"
 
 
-def _table(result: Mapping[str, Any]) -> Table:
-    """Figures of all contestants, and the gain over each."""
-    rare = result["positives"] is not None and result["positives"] < RARE
-    names = dict(_FIGURES[result["task"]])
-    names.pop("auc" if rare else "average_precision", None)
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose numbers are aligned at the right."""
     table = Table(box=None)
-    level = f"gain ({100 * result['run']['level']:g} %)"
-    for name in ("", *names.values(), "us a row", "training", level):
-        table.add_column(name, justify="left" if not name else "right")
-    for one in result["contestants"]:
-        cells = [_figure(figure, one.get(figure)) for figure in names]
-        trained = (
-            f"{one['trainings']} x {one['train_s'] / one['trainings']:.2g} s"
-            * bool(one["trainings"])
-            if one["trainings"]
-            else ""
-        )
-        table.add_row(one["name"], *cells, f"{one['us_per_row']:,.1f}", trained, _gain(one["gain"]))
-    return table
-
-
-_FIGURES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "binary": (
-        ("error_rate", "errors"),
-        ("log_loss", "log-loss"),
-        ("auc", "AUC"),
-        ("average_precision", "AP"),
-        ("calibration_error", "calibration"),
-    ),
-    "multiclass": (("error_rate", "errors"), ("log_loss", "log-loss")),
-    "regression": (("mae", "MAE"), ("rmse", "RMSE")),
-}
-"""Figures of each task, and their titles."""
-_IN_PERCENT = ("error_rate", "calibration_error")
-RARE = 0.1
-"""Below this share of positives the table has the average precision instead of the AUC."""
-
-
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2%}" if name in _IN_PERCENT else number_of(value)
-
-
-def _gain(gain: Mapping[str, float] | None) -> str:
-    if gain is None:
-        return ""
-    return f"{gain['percent']:+.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
-
-
-def _parts_table(result: Mapping[str, Any]) -> Table:
-    """Mean loss in parts of the rows without that of baselines, and which one is ahead of all."""
-    names = [one["name"] for one in result["contestants"] if one["kind"] != "baseline"]
-    table = Table(box=None)
-    for name in ("rows", *names, "ahead"):
-        table.add_column(name, justify="left" if name in ("rows", "ahead") else "right")
-    for part in result["parts"]:
-        losses = [part["losses"].get(name) for name in names]
-        is_number = result["task"] == "regression"
-        cells = ["" if v is None else number_of(v) if is_number else f"{v:.2%}" for v in losses]
-        table.add_row(f"{part['first']:,}-{part['last']:,}", *cells, part["ahead"])
+    for head in heads:
+        is_text = head in ("", "rows", "from", "ahead")
+        table.add_column(head, justify="left" if is_text else "right")
+    for cells in rows:
+        table.add_row(*cells)
     return table

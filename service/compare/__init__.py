@@ -10,5 +10,8 @@ baselines.py     most frequent label, last label, running mean
 peers.py         LightGBM and scikit-learn, retrained on a schedule
 figures.py       errors, log-loss, ranking, calibration; the gain with its confidence sequence
 run.py           the run: blocks of rows through all contestants
+prepare.py       makes the run: learners, baselines, installed peers; how long it takes
 result.py        the result as JSON, and sentences that sum it up
+tables.py        tables of the result, as texts
+report.py        the result as an HTML page; line_chart.py has its charts
 """

@@ -75,6 +75,11 @@ class Figures:
             self._bins[at] += np.bincount(bins, column, BINS)
 
     @property
+    def curve_rows(self) -> list[int]:
+        """Rows of each point of the curve."""
+        return [int(count) for count in self.curve[:, _ROWS]]
+
+    @property
     def loss(self) -> float:
         """Share of errors, or mean absolute error, so far."""
         return float(self.curve[:, _LOSS].sum() / max(self.rows, 1))

@@ -43,7 +43,8 @@ class FileRows:
     refused: int = 0
     reasons: list[str] = field(default_factory=list)
     """Why some rows were refused."""
-    warnings: list[str] = field(default_factory=list)
+    times: str | None = None
+    """What the rows are sorted by: `times` or `numbers`; None for their order in the file."""
 
     def resolved(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The specification of a learner of these rows. Raises InvalidSpec."""
@@ -100,6 +101,8 @@ def read_rows(
     main = RowSchema(resolved)
     rows = StoredRows(main.inputs.row_width, main.dim, 0 if columns is None else columns.width)
     read = FileRows(dict(spec), rows, columns)
+    if timed is not None:
+        read.times = "numbers" if timed.feature == timed.name else "times"
     table = None if of_table is None or columns is None else RowSchema(of_table)
     with closing(rows):
         for piece in _pieces(file):

@@ -31,6 +31,7 @@ def result_of(run: Run, read: FileRows, options: Options, file: str) -> dict[str
         "positives": _share_of_positives(run),
         "run": _about_run(run, read, options),
         "contestants": contestants,
+        "curve_rows": run.figures[run.first.name].curve_rows,
         "parts": _parts(run),
         "drift": run.drift.counts(),
         "conclusions": [
@@ -75,6 +76,7 @@ def _about_run(run: Run, read: FileRows, options: Options) -> dict[str, Any]:
         "window": str(options.window),
         "delay": str(options.delay),
         "threads": options.threads,
+        "times": read.times,
         "level": options.level,
         "peers_get": "a table" if read.columns is not None else "encoded rows",
         "columns": run.rows.width if read.columns is not None else len(run.rows.features),
@@ -123,12 +125,13 @@ def conclusion(one: Mapping[str, Any], run: Run, options: Options) -> str | None
     unit, rows = _unit(run.task), f"on {gain['rows']:,} rows"
     bounds = f"({percent}: {_number(low)} to {_number(high)})"
     amount = f"by {_number(abs(gain['percent']))} {unit} {bounds} {rows}"
-    other = f"{one['name']}{_how(one, run, options)}"
+    article = "the " if one["kind"] == "baseline" else ""
+    other = f"{article}{one['name']}{_how(one, run, options)}"
     if gain["low"] > 0.0:
         return None if one["kind"] == "baseline" else f"Ahead of {other} {amount}."
     if gain["high"] < 0.0:
         if one["kind"] == "baseline":
-            return f"Behind the {other} {amount}: these columns do not predict this label."
+            return f"Behind {other} {amount}: these columns do not predict this label."
         return f"Behind {other} {amount}; {_advice(one, run)}."
     shown = f"{_number(gain['percent'])} {unit} {bounds}"
     return f"No difference from {other} can be shown {rows}: {shown}."
@@ -156,4 +159,4 @@ def _advice(one: Mapping[str, Any], run: Run) -> str:
 
 
 def _unit(task: str) -> str:
-    return "percent of the mean absolute error" if task == "regression" else "points"
+    return "percent of the mean absolute error (clipped)" if task == "regression" else "points"

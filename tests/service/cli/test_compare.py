@@ -181,3 +181,11 @@ def test_a_long_run_is_announced(tmp_path, light, monkeypatch):
     monkeypatch.setattr("dualstream.service.compare.prepare.estimate_s", lambda run: 4_000.0)
     done = compare(written(tmp_path, samples(300)), "--columns", json.dumps(SPEC), "--progress")
     assert "takes about 67 minutes for 300 rows. Ctrl-C ends it with the result" in done.stderr
+
+
+def test_the_report_is_written(tmp_path, light):
+    path, page = written(tmp_path, samples(300)), tmp_path / "compare.html"
+    done = compare(path, "--columns", json.dumps(SPEC), "--report", str(page))
+    assert done.exit_code == 0 and page.read_text().startswith("<!doctype html>")
+    done = compare(path, "--columns", json.dumps(SPEC), "--report", str(tmp_path / "no" / "x.html"))
+    assert done.exit_code == 2 and "No such file or directory" in done.stderr
