@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.portfolio import late_kernels as _late
 from dualstream.solvers.portfolio.late_kernels import CHECKSUM, HEAD, SAMPLES
@@ -29,12 +30,12 @@ from dualstream.solvers.rows.text.tokens import LARGEST
 
 
 class LateRule:
-    """The second rule, and how far it leads the first one."""
+    """The second rule, and the evidence that it is better than the first one."""
 
     def __init__(self, rule: Rule, eta: float) -> None:
         self.rule = rule
         self._eta = eta
-        self._lead = np.zeros(1)
+        self._evidence = np.zeros(2)
 
     @classmethod
     def after(cls, first: Rule, eta: float) -> "LateRule":
@@ -48,7 +49,7 @@ class LateRule:
     @property
     def share(self) -> float:
         """Of the second rule in the portfolio's prediction."""
-        return float(_late.second_share(self._eta, self._lead[0]))
+        return float(_late.second_share(self._evidence, self.rule.classes))
 
     def mix(self, first: Floats, scores: Floats) -> Floats:
         """The portfolio's scores, for those of the first rule, and for raw scores (n, K)."""
@@ -57,7 +58,7 @@ class LateRule:
     def mixed(self, first: Floats, second: Floats) -> Floats:
         """The portfolio's scores for those of both rules."""
         scores = np.empty(len(first))
-        _late.mix_rules(self._eta, self._lead[0], self.rule.classes, first, second, scores)
+        _late.mix_rules(self.share, self.rule.classes, first, second, scores)
         return scores
 
     def count(self, scores: Floats, served: Floats | None, batch: Batch, out: Floats) -> None:
@@ -73,7 +74,7 @@ class LateRule:
         _late.learn_late(
             scores, served, batch.labels, batch.weights, rule.classes, self._eta,
             rule.roles, rule.r, rule.g, rule.recent, rule.pairs, rule.stack, rule.scratch,
-            np.empty(N_OUT), self._lead, out,
+            np.empty(N_OUT), self._evidence, out,
         )  # fmt: skip
 
     def mix_contributions(
@@ -120,20 +121,22 @@ class LateRule:
         return Form(first.dim, (), (mixture,))
 
     def with_rule(self, rule: Rule) -> "LateRule":
-        """The same lead with a rule of other members."""
+        """The same evidence with a rule of other members."""
         other = LateRule(rule, self._eta)
-        other._lead[:] = self._lead
+        other._evidence[:] = self._evidence
         return other
 
     def state(self) -> State:
         """See Learner."""
-        return {"lead": self._lead.copy()} | self.rule.state()
+        return {"evidence": self._evidence.copy()} | self.rule.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore this state. Raises CorruptState, and then nothing has changed."""
-        check_arrays(state, {"lead": (1,)})
+        check_arrays(state, {"evidence": self._evidence.shape})
+        if not state["evidence"][_late.PRECISION] >= 0.0:
+            raise CorruptState("the precision of the second rule's share is negative")
         self.rule.restore(state)
-        self._lead[:] = state["lead"]
+        self._evidence[:] = state["evidence"]
 
 
 def served_parts(names: Sequence[str], rule: Rule, late: LateRule | None, scores: Floats) -> Floats:

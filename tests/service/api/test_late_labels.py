@@ -185,7 +185,7 @@ def test_rows_of_portfolios_with_a_history_keep_their_scores(late, serve, store)
     late.post("/models/h/learn", json=rows).raise_for_status()
     assert late.post("/models/h/labels", json={"id": "t1", "y": 1}).json()["learned"] == 1
     learner = late.portal.call(late.app._registry.get, "h").replica.learner
-    assert "core.late.lead" in learner.state()
+    assert "core.late.evidence" in learner.state()
     digests = [
         client.get("/models/h?digest=true").json()["state_digest"]
         for client in (late, serve(store=store))

@@ -187,7 +187,7 @@ def test_exports_have_both_rules_of_a_portfolio_with_late_labels_or_are_refused(
     learner.learn(replace(batch.with_labels(np.where(X[:, 0] > 0.0, 1.0, -1.0)), **kept))
     first, second = learner.predict_waiting(batch)[1][:, 2:4].T
     assert np.abs(first - second).max() > 1e-3
-    learner._late._lead[0] = 25.0
+    learner._late._evidence[:] = 100.0, 60.0
     assert_same(in_onnx(learner, X), learner.predict(batch))
     with pytest.raises(NotExpressible, match="its member '[a-z0-9-]+' is .*`onnx`"):
         exported("json", learner)
