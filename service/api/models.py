@@ -111,7 +111,7 @@ def _warnings_of_intercept(spec: dict[str, Any]) -> list[str]:
         return []
     return [
         "the intercept is penalised, so probabilities of a rare class are several times too high; "
-        'use "intercept": "prior" (dual_ascent with l2, sgd, spg), or a portfolio, without '
+        'use "intercept": "prior" (dual_ascent with l2, sgd, spg, rda), or a portfolio, without '
         "`algorithm`"
     ]
 

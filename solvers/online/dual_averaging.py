@@ -8,8 +8,9 @@ Lee, "Optimization methods for regularized convex formulations in machine learni
 
 for Psi(w) = lambda |w|_1 + sigma |w|^2 / 2, with h = c_h |w|^2: c_h = 1 in the thesis and 1/2 in
 Xiao's paper, so gamma in the one is half of gamma in the other. beta_t is gamma sqrt(t), or sigma
-(1 + ln t) for a strongly convex Psi. The intercept is free: for it lambda = sigma = 0. A row's
-weight multiplies its gradient; t counts rows of positive weight.
+(1 + ln t) for a strongly convex Psi. The intercept is free: for it lambda = sigma = 0, but h pulls
+it towards 0, or with `intercept: prior` towards the log odds of the labels. A row's weight
+multiplies its gradient; t counts rows of positive weight.
 
 Weights are computed on reading and only G is stored, so a row costs O(entries). With `average` the
 primal average of the weights is served, as in section 2.6.2 of the thesis: online/lazy_average.py
@@ -52,17 +53,19 @@ from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.sparse_support import Support
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
-from dualstream.solvers.rows.scalar import CACHED, prefetch, shrink
+from dualstream.solvers.rows.scalar import CACHED, prefetch, prior_odds, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
 # specification.
 RECENT = 0
 LAMBDA, SIGMA, PROX, BETA, BIAS, LOSS = range(1, 7)
-N_FLOATS = LOSS + 6
+COUNTS = LOSS + 6
+"""Weights of positive and of negative labels so far, state of `intercept: prior`."""
+N_FLOATS = COUNTS + 2
 assert SAMPLES == 0
 STEPS, LAST_CHANGE, NEXT_TRY, LISTED, FIRST, LAST, WANTS = range(1, 8)
-BINARY, LOGARITHMIC, IS_PLUS, RETAIN, STABLE = range(8, 13)
-N_INTS = 13
+BINARY, LOGARITHMIC, IS_PLUS, RETAIN, STABLE, PRIOR = range(8, 14)
+N_INTS = 14
 
 
 # Reasons for which learn_rows stops.
@@ -83,6 +86,7 @@ class DualAveraging(TableLearner):
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS, "last_change": LAST_CHANGE}
     COLUMNS = ("gradient_sum", "z", "seen")
     SIGNS = np.uint8(SIGN_BITS)
+    PRIOR_AT = COUNTS
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         loss = loss_of(spec)
@@ -96,8 +100,8 @@ class DualAveraging(TableLearner):
         floats[PROX] = 2.0 if spec["prox"] == "thesis" else 1.0
         ints[LOGARITHMIC] = schedule["kind"] == "log"
         floats[BETA] = schedule["sigma" if ints[LOGARITHMIC] else "gamma"]
-        floats[BIAS], floats[LOSS:] = self._features.bias, loss.numbers
-        ints[BINARY] = self._binary
+        floats[BIAS], floats[LOSS:COUNTS] = self._features.bias, loss.numbers
+        ints[BINARY], ints[PRIOR] = self._binary, self._features.has_prior
         self._ring = Ring(spec.get("retain", 0))
         self._signs = np.zeros(self._features.dim, np.uint8)
         self._listed = np.empty(0, np.int32)
@@ -225,17 +229,18 @@ def score_rows(
     cut, end_of_w, averaged = k[STEPS] * f[LAMBDA], w.shape[0] - 1, w.shape[1] == 3
     unit, now = lazy.unit_of(scalars), int(scalars[lazy.NOW])
     intercept = -inverse_free * w[end_of_w, 0]
+    odds = prior_odds(f, COUNTS) if k[PRIOR] != 0 else 0.0
     for i in range(scores.shape[0]):
         dot = 0.0
         if averaged:
             for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
                 j = np.uint32(indices[p])
                 dot += values[p] * (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
-            scores[i] = unit * (dot + f[BIAS] * w[end_of_w, 1])
+            scores[i] = unit * (dot + f[BIAS] * w[end_of_w, 1]) + odds
             continue
         for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
             dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
-        scores[i] = inverse * dot + f[BIAS] * intercept
+        scores[i] = inverse * dot + f[BIAS] * intercept + odds
 
 
 @kernel(inner=True)
@@ -333,6 +338,7 @@ def learn_rows(
     is_far = w.shape[0] * w.shape[1] > CACHED
     wants = NOTHING
     averaged, unit, now = w.shape[1] == 3, lazy.unit_of(scalars), int(scalars[lazy.NOW])
+    has_prior, odds = k[PRIOR] != 0, 0.0
 
     i = start
     while i < n:
@@ -352,13 +358,15 @@ def learn_rows(
         dot = 0.0
         for p in range(np.uint64(begin), np.uint64(end)):
             dot += values[p] * shrink(-w[np.uint32(indices[p]), 0], cut)
-        m = score = inverse * dot + bias * (-inverse_free * w[end_of_w, 0])
+        if has_prior:
+            odds = prior_odds(f, COUNTS)
+        m = score = inverse * dot + bias * (-inverse_free * w[end_of_w, 0]) + odds
         if averaged:
             dot = 0.0
             for p in range(np.uint64(begin), np.uint64(end)):
                 j = np.uint32(indices[p])
                 dot += values[p] * (w[j, 1] + lazy.lazy_sum(-w[j, 0], 0.0, w[j, 2], sums, now))
-            score = unit * (dot + bias * w[end_of_w, 1])
+            score = unit * (dot + bias * w[end_of_w, 1]) + odds
         loss = loss_value(score, y, numbers)
         g = c * loss_slope(m, y, numbers)
         finite = abs(score) < math.inf and loss < math.inf and abs(g) < math.inf
@@ -375,6 +383,8 @@ def learn_rows(
         if c == 0.0:
             continue
 
+        if has_prior:
+            f[COUNTS if y > 0.0 else COUNTS + 1] += c
         steps += 1
         recent *= _FADE
         new_cut = steps * lam

@@ -22,9 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_at, loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
@@ -54,6 +52,7 @@ class FirstOrder(TableLearner):
     STATE_FLOATS = {"scale": SCALE, "average_p": AVG_P, "average_k": AVG_K, "average_s": AVG_S}
     STATE_INTS = {"samples": SAMPLES, "steps": STEPS}
     COLUMNS = ("v", "z")
+    PRIOR_AT = POSITIVE
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         rule = ("sgd", "spg", "ogd").index(spec["algorithm"])
@@ -72,16 +71,6 @@ class FirstOrder(TableLearner):
         floats[LOSS:POSITIVE] = loss.numbers
         ints[AVERAGED], ints[BINARY], ints[RULE] = kappa > 0.0, self._binary, rule
         ints[PRIOR] = self._features.has_prior
-        if ints[PRIOR]:
-            names = {"positive": POSITIVE, "negative": POSITIVE + 1}
-            self.STATE_FLOATS = self.STATE_FLOATS | names  # type: ignore[misc]
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See Learner."""
-        names = ("positive", "negative") if self._ints[PRIOR] else ()
-        if any((np.asarray(state.get(name, 0.0)) < 0.0).any() for name in names):
-            raise CorruptState("the prior is negative")
-        super().restore(state)
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
         learn_rows(
@@ -97,16 +86,6 @@ class FirstOrder(TableLearner):
             batch.indptr, batch.indices, batch.values, scores, self._w, self._floats, self._ints
         )
         return scores
-
-    @property
-    def intercept(self) -> float:
-        """See Learner."""
-        return super().intercept + self._odds
-
-    @property
-    def _odds(self) -> float:
-        """What is added to every score: log odds with `intercept: prior`, otherwise 0."""
-        return float(prior_odds(self._floats, POSITIVE)) if self._ints[PRIOR] else 0.0
 
     def _served_of(self, rows: Floats) -> Floats:
         fv, fz = served_factors(self._floats, self._ints)

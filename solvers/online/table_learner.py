@@ -24,7 +24,7 @@ from dualstream.solvers.protocols.served_weights import (
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.intercept import Features
-from dualstream.solvers.rows.scalar import sigmoid, unknown_label
+from dualstream.solvers.rows.scalar import prior_odds, sigmoid, unknown_label
 
 SAMPLES = 0
 """Index of `samples` among a learner's integers."""
@@ -46,11 +46,14 @@ class TableLearner:
     STATE_FLOATS, STATE_INTS   name and index of the scalars that are state; the others follow from
                                the specification
     COLUMNS                    names of the columns of the table
+    PRIOR_AT                   index of the weights of positive and negative labels so far, the
+                               state of `intercept: prior`
     """
 
     STATE_FLOATS: ClassVar[Mapping[str, int]]
     STATE_INTS: ClassVar[Mapping[str, int]]
     COLUMNS: ClassVar[tuple[str, ...]]
+    PRIOR_AT: ClassVar[int]
 
     def __init__(
         self, spec: Mapping[str, Any], loss: Loss, floats: int, ints: int, columns: int
@@ -62,6 +65,9 @@ class TableLearner:
         self._floats = np.zeros(floats)
         self._ints = np.zeros(ints, np.int64)
         self._w = np.zeros((self._features.width, columns))
+        if self._features.has_prior:
+            names = {"positive": self.PRIOR_AT, "negative": self.PRIOR_AT + 1}
+            self.STATE_FLOATS = {**self.STATE_FLOATS, **names}  # type: ignore[misc]
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
         """Learn all rows and write `out`."""
@@ -102,7 +108,12 @@ class TableLearner:
     @property
     def intercept(self) -> float:
         """See Learner."""
-        return float(self._served_of(self._w[-1:])[-1])
+        return float(self._served_of(self._w[-1:])[-1]) + self._odds
+
+    @property
+    def _odds(self) -> float:
+        """What is added to every score: log odds with `intercept: prior`, otherwise 0."""
+        return float(prior_odds(self._floats, self.PRIOR_AT)) if self._features.has_prior else 0.0
 
     def served_weights(self) -> list[ServedWeights]:
         """See Learner."""
@@ -158,6 +169,9 @@ class TableLearner:
         columns = self.COLUMNS[: self._w.shape[1]]
         numbers = dict.fromkeys((*self.STATE_FLOATS, *self.STATE_INTS), ())
         check_arrays(state, numbers | dict.fromkeys(columns, (self._features.width,)))
+        names = ("positive", "negative") if self._features.has_prior else ()
+        if any((np.asarray(state[name]) < 0.0).any() for name in names):
+            raise CorruptState("the prior is negative")
         for name in self.STATE_INTS:
             if int(state[name]) < 0:
                 raise CorruptState(f"{name} is {int(state[name])}")

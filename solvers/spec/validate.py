@@ -163,9 +163,12 @@ def _intercept(spec: Mapping[str, Any], read: Spec) -> bool | str:
     if spec.get("intercept") != "prior":
         return read_flag(spec, "intercept", True)
     algorithm = spec.get("algorithm", "dual_ascent")
-    is_l2 = read.get("regularizer", "l2") == "l2"
-    if algorithm not in ("dual_ascent", "sgd", "spg") or read["loss"] != "logistic" or not is_l2:
-        allowed = "true or false; prior is for sgd, spg, and dual_ascent with l2, and loss logistic"
+    is_other = algorithm == "dual_ascent" and read["regularizer"] != "l2"
+    has_prior = algorithm in ("dual_ascent", "sgd", "spg", "rda") and not is_other
+    if not has_prior or read["loss"] != "logistic":
+        allowed = (
+            "true or false; prior is for sgd, spg, rda, and dual_ascent with l2, and loss logistic"
+        )
         raise InvalidSpec("/intercept", "prior", allowed)
     if spec.get("task") == "regression":
         raise InvalidSpec("/intercept", "prior", "true or false for regression")

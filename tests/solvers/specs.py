@@ -116,6 +116,8 @@ _SPECS: dict[str, dict[str, Any]] = {
     },
     "sgd-prior": {"algorithm": "sgd", "intercept": "prior", "average": {"kappa": 0.9}},
     "spg-prior": {"algorithm": "spg", "intercept": "prior"},
+    "rda-prior": {"algorithm": "rda", "intercept": "prior"},
+    "rda-prior-average": {"algorithm": "rda", "intercept": "prior", "average": {"kappa": 0.9}},
     "sgd-logistic": {"algorithm": "sgd"},
     "sgd-hinge": {"algorithm": "sgd", "loss": "hinge"},
     "sgd-squared": {"algorithm": "sgd", **_REGRESSION},

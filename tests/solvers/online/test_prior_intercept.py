@@ -42,12 +42,13 @@ def log_loss(scores, labels):
 
 
 @pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
-@pytest.mark.parametrize("algorithm", ["dual_ascent", "sgd", "spg"])
+@pytest.mark.parametrize("algorithm", ["dual_ascent", "sgd", "spg", "rda"])
 def test_the_log_loss_of_a_rare_class_is_below_that_of_the_prior(algorithm):
     rows = rare_rows(60_000, 0.001)
     scores = learner_of(algorithm).learn(rows).scores
     prior = log_loss(priors(rows.labels, rows.weights), rows.labels)
-    assert log_loss(scores, rows.labels) < 0.99 * prior
+    # The l1 penalty of rda leaves little else than the prior.
+    assert log_loss(scores, rows.labels) < (1.0 if algorithm == "rda" else 0.99) * prior
     penalised = learner_of(algorithm, intercept=True).learn(rows).scores
     assert log_loss(penalised, rows.labels) > 1.2 * prior
     later = slice(30_000, None)
@@ -88,6 +89,37 @@ def test_every_row_is_scored_and_learned_by_the_formula(algorithm):
     assert learner.served_weights()[0].intercept == learner.intercept
 
 
+@pytest.mark.parametrize("average", [None, {"kappa": 1.0}])
+def test_dual_averaging_starts_from_the_prior(average):
+    rows = rare_rows(60, 0.3)
+    rows.weights[::7], rows.weights[5] = 0.5, 0.0
+    lam, gamma = 0.01, 2.0
+    learner = learner_of(
+        "rda",
+        average=average,
+        regularizer={"kind": "l1", "lambda": lam},
+        schedule={"kind": "sqrt", "gamma": gamma},
+        prox="thesis",
+    )
+    scores = learner.learn(rows).scores
+    odds, gradients, expected, t = priors(rows.labels, rows.weights), np.zeros(DIM + 1), [], 0
+    w, total = np.zeros(DIM + 1), np.zeros(DIM + 1)
+    for row in range(len(rows)):
+        h = np.append(rows.values[DIM * row : DIM * row + DIM], 1.0)
+        y, c = rows.labels[row], rows.weights[row]
+        expected.append((total / max(t, 1) if average else w) @ h + odds[row])
+        if c > 0.0:
+            t += 1
+            gradients -= c * y / (1.0 + math.exp(y * (w @ h + odds[row]))) * h
+            cut = t * lam * (np.arange(DIM + 1) < DIM)
+            shrunk = np.sign(gradients) * np.maximum(np.abs(gradients) - cut, 0.0)
+            w = -shrunk / (2.0 * gamma * math.sqrt(t))
+            total += w
+    np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+    at_zero = Batch.from_dense(np.zeros((1, DIM)))
+    assert learner.intercept == pytest.approx(learner.predict(at_zero)[0], abs=1e-12)
+
+
 @pytest.mark.parametrize("window", ["infinite", {"kind": "sliding", "length": 40}])
 def test_the_certificate_is_that_of_the_penalty_around_the_prior(window):
     rows, rho = rare_rows(100, 0.1), 0.05
@@ -123,7 +155,7 @@ def test_the_reference_optimum_is_certified():
 @pytest.mark.parametrize(
     "spec",
     [
-        {"algorithm": "rda"},
+        {"algorithm": "rda_plus"},
         {"algorithm": "dual_ascent", "loss": "hinge"},
         {"algorithm": "dual_ascent", "regularizer": "elastic_net"},
         {"algorithm": "sgd", "task": "regression"},
@@ -142,7 +174,9 @@ def test_it_is_neither_refitted_nor_unlearned():
     assert "counts the labels" in why_not_unlearn(spec)
 
 
-@pytest.mark.parametrize(("algorithm", "name"), [("dual_ascent", "prior"), ("sgd", "positive")])
+@pytest.mark.parametrize(
+    ("algorithm", "name"), [("dual_ascent", "prior"), ("sgd", "positive"), ("rda", "negative")]
+)
 def test_a_negative_count_of_labels_is_refused(algorithm, name):
     learner = learner_of(algorithm)
     learner.learn(rare_rows(20, 0.3))
