@@ -24,6 +24,7 @@ from dualstream.solvers.offline.finite_newton import FiniteNewton
 from dualstream.solvers.offline.method import Method, Start, first_duals
 from dualstream.solvers.offline.options import CYCLIC, PERMUTED, RANDOM
 from dualstream.solvers.offline.problem import Bounds, Problem
+from dualstream.solvers.offline.row_order import shuffle
 from dualstream.solvers.rows.scalar import prefetch
 
 ORDERS = (PERMUTED, CYCLIC, RANDOM)
@@ -182,9 +183,7 @@ def descend(
     last, visits = w.shape[0] - 1, 0
     while True:
         if visiting == _PERMUTED:
-            for i in range(active - 1):  # as shuffle
-                j = i + int(draws[visits + i] * (active - i))
-                order[i], order[j] = order[j], order[i]
+            shuffle(order, active, draws[visits:])
         first, taken = visits, 0
         visits += active
         most, least, gap = -np.inf, np.inf, 0.0
