@@ -17,7 +17,7 @@ from dualstream.solvers.rows.columns.inputs import Inputs
 from dualstream.solvers.rows.columns.letters import letters
 from dualstream.solvers.rows.columns.reader import missing_numbers
 from dualstream.solvers.rows.hashing import hash_names
-from dualstream.solvers.rows.text.flat import plan as layout
+from dualstream.solvers.rows.text.flat import layout
 from dualstream.solvers.rows.text.flat.times import AGE, HOUR, MONTH_DAY, WEEKDAY, YEAR_DAY
 from dualstream.wire.text_values import nfc
 

@@ -1,6 +1,6 @@
 """Kernels that read flat rows: objects and records whose columns a specification declares.
 
-plan.py      what the kernels know of each column
+layout.py    what the kernels know of each column
 reference.py a pointer to the arrays that kernels share
 features.py  features of a row, missing values, crosses
 values.py    values by the types of their columns
@@ -14,7 +14,7 @@ csv.py       records of fields
 
 from dualstream.solvers.rows.text.flat.csv import read_flat_records
 from dualstream.solvers.rows.text.flat.json import AT_NUMBERS, read_flat_objects
-from dualstream.solvers.rows.text.flat.plan import (
+from dualstream.solvers.rows.text.flat.layout import (
     FULL,
     LATEST,
     LONGEST_NOTES,

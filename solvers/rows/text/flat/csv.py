@@ -5,28 +5,8 @@ Not read here: fields with a quote or a line end in them, and what is NOT_MINE o
 
 from dualstream.solvers.jit import F8, I4, I8, RO_F8, RO_I4, RO_I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.csv import field_end
+from dualstream.solvers.rows.text.flat import layout
 from dualstream.solvers.rows.text.flat.features import put_rest
-from dualstream.solvers.rows.text.flat.plan import (
-    ATTEMPT,
-    CROSSED,
-    FIELDS,
-    ID,
-    ID_BEGIN,
-    ID_END,
-    INDICATES,
-    INFERRED,
-    KIND,
-    LABEL,
-    NODES_AT,
-    NOT_MINE,
-    NOTED_BYTES,
-    NOTES,
-    NUMBER,
-    OUT,
-    WEIGHT,
-    Out,
-    is_first,
-)
 from dualstream.solvers.rows.text.flat.reference import reference_to
 from dualstream.solvers.rows.text.flat.roles import set_id_text, set_label_text, set_weight_text
 from dualstream.solvers.rows.text.flat.values import put_text
@@ -58,45 +38,48 @@ def read_fields(
     columns: RO_I8,
     row: int,
     nnz: int,
-    out: OUT,
+    out: layout.OUT,
 ) -> tuple[int, int]:
     """Read the record at p; where its line feed is and the number of features, or why not."""
     column = 0
     has_label = out.label_kind == NO_LABELS
     while True:
         if column >= columns.shape[0]:
-            return NOT_MINE, nnz
+            return layout.NOT_MINE, nnz
         start = p
         end = p = field_end(text, p, ascii_only, byte_kinds)
         if p < 0:
-            return NOT_MINE, nnz
+            return layout.NOT_MINE, nnz
         if text[start] == _QUOTE:
             start += 1
             p += 1
         node = columns[column]
-        is_first(node, out)
-        kind = out.plan[NODES_AT + node * FIELDS + KIND]
+        layout.is_first(node, out)
+        kind = out.plan[layout.NODES_AT + node * layout.FIELDS + layout.KIND]
         if stops_at_comma and (
-            kind == NUMBER or kind == INFERRED or kind == LABEL or kind == WEIGHT
+            kind == layout.NUMBER
+            or kind == layout.INFERRED
+            or kind == layout.LABEL
+            or kind == layout.WEIGHT
         ):
             if may_have_comma(text, start, end):
-                return NOT_MINE, nnz
+                return layout.NOT_MINE, nnz
         is_good = True
-        if kind < LABEL:
+        if kind < layout.LABEL:
             nnz = put_text(node, text, start, end, nnz, out)
             if nnz < 0:
                 return nnz, nnz
-        elif kind == LABEL:
+        elif kind == layout.LABEL:
             has_label = True
             is_good = set_label_text(text, start, end, row, out)
-        elif kind == WEIGHT:
+        elif kind == layout.WEIGHT:
             is_good = set_weight_text(text, start, end, row, out)
-        elif kind == ID:
+        elif kind == layout.ID:
             is_good = set_id_text(text, start, end, out)
         else:
-            return NOT_MINE, nnz
+            return layout.NOT_MINE, nnz
         if not is_good:
-            return NOT_MINE, nnz
+            return layout.NOT_MINE, nnz
         column += 1
         if text[p] == delimiter:
             p += 1
@@ -104,7 +87,7 @@ def read_fields(
         if text[p] == _RETURN:
             p += 1
         is_whole = text[p] == _FEED and column == columns.shape[0] and has_label
-        return (p if is_whole else NOT_MINE), nnz
+        return (p if is_whole else layout.NOT_MINE), nnz
 
 
 @kernel
@@ -157,7 +140,7 @@ def read_flat_records(
 
     The other arguments are those of `read_flat_objects`.
     """
-    fields = Out(
+    fields = layout.Out(
         plan, texts, missing_numbers, mask, stores_names, indices, values,
         journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
         scratch, notes, noted, spans, letters,
@@ -177,9 +160,9 @@ def read_flat_records(
             line += 1
             continue
         counts[2] = counts[3] = 0
-        notes[ATTEMPT] += 1
-        notes[NOTES] = notes[NOTED_BYTES] = notes[CROSSED] = 0
-        notes[ID_BEGIN] = notes[ID_END] = 0
+        notes[layout.ATTEMPT] += 1
+        notes[layout.NOTES] = notes[layout.NOTED_BYTES] = notes[layout.CROSSED] = 0
+        notes[layout.ID_BEGIN] = notes[layout.ID_END] = 0
         labels[row], weights[row] = 0.0, 1.0
         p, end = read_fields(
             text,
@@ -193,14 +176,14 @@ def read_flat_records(
             indptr[row],
             out,
         )
-        if p >= 0 and (plan[INDICATES] or notes[NOTES]):
+        if p >= 0 and (plan[layout.INDICATES] or notes[layout.NOTES]):
             end = put_rest(end, out)
             p = p if end >= 0 else end
         if p >= 0:
             end = finish_row(indices, values, indptr[row], end, True, spare, spare_values)
-            end = end if end - indptr[row] <= max_nonzeros else NOT_MINE
+            end = end if end - indptr[row] <= max_nonzeros else layout.NOT_MINE
         if p < 0 or end < 0:
-            result = p if p < 0 else NOT_MINE
+            result = p if p < 0 else layout.NOT_MINE
             p = start
             drop_names(seen, name_indices, counts, names_before)
             forget_since(memo, changes)
@@ -208,7 +191,7 @@ def read_flat_records(
         names_before, changes = counts[0], memo[CHANGES]
         indptr[row + 1] = end
         row_indices[row] = row_index
-        id_spans[2 * row], id_spans[2 * row + 1] = notes[ID_BEGIN], notes[ID_END]
+        id_spans[2 * row], id_spans[2 * row + 1] = notes[layout.ID_BEGIN], notes[layout.ID_END]
         row += 1
         row_index += 1
         line += 1

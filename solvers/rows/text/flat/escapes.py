@@ -1,7 +1,7 @@
 """Escapes in the texts of flat JSON rows."""
 
 from dualstream.solvers.jit import RO_U1, U1, kernel
-from dualstream.solvers.rows.text.flat.plan import LONGEST_TEXT, NOT_MINE
+from dualstream.solvers.rows.text.flat.layout import LONGEST_TEXT, NOT_MINE
 from dualstream.solvers.rows.text.flat.words import put_code_point
 from dualstream.solvers.rows.text.tokens import digit
 

@@ -1,7 +1,7 @@
 """Features of flat rows: NAME, NAME=TEXT, missing values and crosses, as indices and new names."""
 
 from dualstream.solvers.jit import RO_U1, U1, kernel, u1
-from dualstream.solvers.rows.text.flat.plan import (
+from dualstream.solvers.rows.text.flat.layout import (
     ATTEMPT,
     CROSS,
     CROSSED,

@@ -7,7 +7,7 @@ if Python must read it.
 from dualstream.solvers.jit import RO_U1, kernel
 from dualstream.solvers.rows.text import tokens
 from dualstream.solvers.rows.text.flat import values
-from dualstream.solvers.rows.text.flat.plan import (
+from dualstream.solvers.rows.text.flat.layout import (
     ID_BEGIN,
     ID_END,
     MISSING_NUMBERS_AT,

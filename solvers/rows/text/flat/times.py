@@ -3,7 +3,7 @@
 import math
 
 from dualstream.solvers.jit import RO_U1, kernel
-from dualstream.solvers.rows.text.flat import features, plan
+from dualstream.solvers.rows.text.flat import features, layout
 from dualstream.solvers.rows.text.tokens import digit, json_number
 
 HOUR, WEEKDAY, MONTH_DAY, YEAR_DAY, AGE = 1, 2, 3, 4, 5
@@ -162,7 +162,7 @@ def day_in_year(days: int) -> tuple[int, int]:
 
 
 @kernel(inner=True)
-def note_count(node: int, count: int, out: plan.OUT) -> int:
+def note_count(node: int, count: int, out: layout.OUT) -> int:
     """Note a number of at most three digits as a part's category; False if there is no room."""
     at = features.JOINED_AT
     if count >= 100:
@@ -176,10 +176,10 @@ def note_count(node: int, count: int, out: plan.OUT) -> int:
 
 
 @kernel(inner=True)
-def put_time(node: int, seconds: int, micros: int, nnz: int, out: plan.OUT) -> int:
+def put_time(node: int, seconds: int, micros: int, nnz: int, out: layout.OUT) -> int:
     """Add the parts of a time, in seconds since 1970 and microseconds; see `seconds_of`, too."""
-    at = plan.NODES_AT + node * plan.FIELDS
-    part, parts = out.plan[at + plan.FIRST], out.plan[at + plan.OPTION]
+    at = layout.NODES_AT + node * layout.FIELDS
+    part, parts = out.plan[at + layout.FIRST], out.plan[at + layout.OPTION]
     days = seconds // DAY_S
     of_day = seconds - days * DAY_S
     hour = of_day // 3600
@@ -188,19 +188,19 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: plan.OUT) -> i
     year_day, month_day = day_in_year(days)
     since = seconds + micros * 1e-6
     since = since if since != 0.0 else 1e-6
-    if out.plan[at + plan.INPUT]:
-        if since > out.notes[plan.LATEST]:
-            return plan.NOT_MINE
-        nnz = features.put_input(out.plan[at + plan.INPUT], since, nnz, out)
+    if out.plan[at + layout.INPUT]:
+        if since > out.notes[layout.LATEST]:
+            return layout.NOT_MINE
+        nnz = features.put_input(out.plan[at + layout.INPUT], since, nnz, out)
         if nnz < 0:
             return nnz
     while parts > 0:
         kind = parts % 8
         parts //= 8
         if kind == WEEKDAY:
-            first = plan.WEEKDAYS_AT + 3 * ((days + 3) % 7)
+            first = layout.WEEKDAYS_AT + 3 * ((days + 3) % 7)
             if not features.note(part, out.texts, first, first + 3, out):
-                return plan.NOT_MINE
+                return layout.NOT_MINE
             nnz = features.put_made(part, out.texts, first, first + 3, nnz, out)
             part += 1
             if nnz < 0:
@@ -220,7 +220,7 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: plan.OUT) -> i
             turn, count = (year_day + day) / YEAR_DAYS, year_day + 1
         angle = 2.0 * math.pi * turn
         if not note_count(part, count, out):
-            return plan.NOT_MINE
+            return layout.NOT_MINE
         nnz = features.put_named(part, math.sin(angle), nnz, out)
         if nnz >= 0:
             nnz = features.put_named(part + 1, math.cos(angle), nnz, out)
@@ -231,19 +231,21 @@ def put_time(node: int, seconds: int, micros: int, nnz: int, out: plan.OUT) -> i
 
 
 @kernel(inner=True)
-def put_number_as_time(node: int, x: float, nnz: int, out: plan.OUT) -> int:
+def put_number_as_time(node: int, x: float, nnz: int, out: layout.OUT) -> int:
     """Add a number to a column of times."""
     seconds, micros = time_of_number(x)
-    return plan.NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
+    return layout.NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
 
 
 @kernel(inner=True)
-def put_text_as_time(node: int, text: RO_U1, start: int, end: int, nnz: int, out: plan.OUT) -> int:
+def put_text_as_time(
+    node: int, text: RO_U1, start: int, end: int, nnz: int, out: layout.OUT
+) -> int:
     """Add a text to a column of times."""
     seconds, micros = iso_time(text, start, end)
     if seconds == BAD:
         x, q = json_number(text, start)
         if q != end:
-            return plan.NOT_MINE
+            return layout.NOT_MINE
         seconds, micros = time_of_number(x)
-    return plan.NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)
+    return layout.NOT_MINE if seconds == BAD else put_time(node, seconds, micros, nnz, out)

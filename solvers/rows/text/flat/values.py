@@ -9,7 +9,7 @@ import math
 from dualstream.solvers.jit import RO_U1, kernel
 from dualstream.solvers.rows.text.csv import form_of, form_of_no_number, past_blanks, word_form
 from dualstream.solvers.rows.text.flat import features
-from dualstream.solvers.rows.text.flat.plan import (
+from dualstream.solvers.rows.text.flat.layout import (
     BOOLEAN,
     CATEGORY,
     CROSS,

@@ -6,7 +6,7 @@ columns package makes it with Python's own functions.
 """
 
 from dualstream.solvers.jit import RO_I4, RO_U1, U1, kernel
-from dualstream.solvers.rows.text.flat import plan
+from dualstream.solvers.rows.text.flat import layout
 from dualstream.solvers.rows.text.flat.features import COLON, joined_index
 from dualstream.solvers.rows.text.tokens import LONGEST_NAME
 
@@ -17,7 +17,7 @@ LONGEST_WORD = 100
 """Maximum characters of a word; the rest of a longer one does not count."""
 MAX_WORDS = 2048
 """Maximum words of a text; more are left to Python."""
-LOWERED_AT = plan.LONGEST_TEXT
+LOWERED_AT = layout.LONGEST_TEXT
 """Where the words are in `scratch`."""
 
 # Layout of `spans`: begin and end of each word; a table of features; of each feature the begin and
@@ -65,7 +65,7 @@ def put_code_point(code: int, out: U1, at: int) -> int:
 
 
 @kernel(inner=True)
-def split_words(text: RO_U1, start: int, end: int, letters: RO_I4, out: plan.OUT) -> int:
+def split_words(text: RO_U1, start: int, end: int, letters: RO_I4, out: layout.OUT) -> int:
     """Write the words of a text to `scratch`, a space between two, and where each is to `spans`.
 
     Returns the number of words, or NOT_MINE. A mark after a letter whose case changed may be
@@ -86,11 +86,11 @@ def split_words(text: RO_U1, start: int, end: int, letters: RO_I4, out: plan.OUT
             letter = letters[code] if code < letters.shape[0] else -1
         p += step
         if letter < 0:
-            return plan.NOT_MINE
+            return layout.NOT_MINE
         if letter == 0 or (letter >= MARK and size < 0):
             if size >= 0:
                 if is_changed and has_mark:
-                    return plan.NOT_MINE
+                    return layout.NOT_MINE
                 spans[2 * count + 1] = at
                 count += 1
                 scratch[at] = 32
@@ -100,7 +100,7 @@ def split_words(text: RO_U1, start: int, end: int, letters: RO_I4, out: plan.OUT
             continue
         if size < 0:
             if count >= MAX_WORDS:
-                return plan.NOT_MINE
+                return layout.NOT_MINE
             spans[2 * count] = at
             size = 0
         if letter >= MARK:
@@ -124,7 +124,7 @@ def split_words(text: RO_U1, start: int, end: int, letters: RO_I4, out: plan.OUT
 
 
 @kernel(inline=True)
-def is_span(count: int, start: int, length: int, out: plan.OUT) -> bool:
+def is_span(count: int, start: int, length: int, out: layout.OUT) -> bool:
     """Is a feature found before of the words scratch[start:start + length]?"""
     at = FOUND_AT + 3 * count
     if out.spans[at + 1] != length:
@@ -137,18 +137,18 @@ def is_span(count: int, start: int, length: int, out: plan.OUT) -> bool:
 
 
 @kernel(inner=True)
-def put_words(node: int, text: RO_U1, start: int, end: int, nnz: int, out: plan.OUT) -> int:
+def put_words(node: int, text: RO_U1, start: int, end: int, nnz: int, out: layout.OUT) -> int:
     """Add the words of a text and their runs; the number of features then, or why not."""
-    if end - start > plan.LONGEST_TEXT:
-        return plan.NOT_MINE
-    at = plan.NODES_AT + node * plan.FIELDS
-    cached, ngrams = out.plan[at + plan.FIRST], out.plan[at + plan.OPTION] // 2
-    counts = out.plan[at + plan.OPTION] % 2 == 0
+    if end - start > layout.LONGEST_TEXT:
+        return layout.NOT_MINE
+    at = layout.NODES_AT + node * layout.FIELDS
+    cached, ngrams = out.plan[at + layout.FIRST], out.plan[at + layout.OPTION] // 2
+    counts = out.plan[at + layout.OPTION] % 2 == 0
     count = split_words(text, start, end, out.letters, out)
     if count < 0:
-        return plan.NOT_MINE
+        return layout.NOT_MINE
     if nnz + ngrams * count > out.indices.shape[0]:
-        return plan.FULL
+        return layout.FULL
     spans = out.spans
     slots = 64  # as few as serve this text: they stay in the fastest cache
     while slots < 2 * ngrams * count:
@@ -159,12 +159,12 @@ def put_words(node: int, text: RO_U1, start: int, end: int, nnz: int, out: plan.
     for run in range(ngrams):
         for word in range(count - run):
             first, last = spans[2 * word], spans[2 * (word + run) + 1]
-            if out.plan[at + plan.NAME_BYTES] + 1 + last - first > LONGEST_NAME:
-                result = plan.NOT_MINE
+            if out.plan[at + layout.NAME_BYTES] + 1 + last - first > LONGEST_NAME:
+                result = layout.NOT_MINE
                 break
             index = joined_index(node, cached, COLON, out.scratch, first, last, out)
             if index < 0:
-                result = plan.NOT_MINE
+                result = layout.NOT_MINE
                 break
             slot = TABLE_AT + ((index * 0x9E3779B1 >> 12) & (slots - 1))
             while spans[slot] != 0:
