@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.drift import DriftWatch
 from dualstream.solvers.evaluation.ranking import NAMES, RECENT, Ranking
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
@@ -292,7 +293,9 @@ class Progressive:
         """Restore this state, to the bit. Raises CorruptState, and then nothing has changed."""
         check_arrays(state, {"metrics_rows": (1,)})
         rows = int(state["metrics_rows"][0])
-        count, counted = min(max(rows, 0), RECENT), self._none_counted()
+        if rows < 0:
+            raise CorruptState("a count of rows is negative")
+        count, counted = min(rows, RECENT), self._none_counted()
         check_arrays(
             state,
             {
@@ -301,10 +304,10 @@ class Progressive:
                 "metrics_recent": (count, len(self._names)),
             },
         )
-        counted.timeline = Timeline.of(state, max(rows, 0), len(self._names) + 1)
+        counted.timeline = Timeline.of(state, rows, len(self._names) + 1)
         counted.drift = DriftWatch.of(state, self._scaled)
         if self._is_ranked:
-            counted.ranking = Ranking.of(state, max(rows, 0))
+            counted.ranking = Ranking.of(state, rows)
         counted.rows[0] = rows
         counted.labels[:] = state["metrics_labels"]
         counted.sums[:] = state["metrics_sums"]

@@ -338,6 +338,10 @@ class Rule:
         roles: Ints = state["roles"].astype(np.int64)
         if not np.array_equal(roles, self.roles) or not state["members"][IS_ACTIVE].any():
             raise CorruptState("the roles of the members are damaged")
+        shares, sums = state["members"][[V, V_BEFORE]], state["members"][_rule.CURVATURE_A :]
+        counts = state["shared"][COUNTED : _rule.NEGATIVE + 1]
+        if shares.max() > 1.0 + 1e-9 or min(map(np.min, (shares, sums, counts))) < 0.0:
+            raise CorruptState("a share is not between 0 and 1, or a count is negative")
         self.r[:], self.g[:] = state["members"], state["shared"]
         self.pairs[:] = state["pairs"]
         if len(self.stack):

@@ -230,6 +230,7 @@ def test_no_state_of_another_shape_is_restored():
         good | {"metrics_rows": np.array([49])},
         good | {"metrics_sums": good["metrics_sums"] * np.nan},
         Progressive("regression").state(),
+        Progressive("binary").state() | {"metrics_rows": np.array([-1])},
     ]
     for state in wrong:
         with pytest.raises(CorruptState):

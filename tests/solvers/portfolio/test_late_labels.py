@@ -73,11 +73,14 @@ def test_a_state_with_late_labels_is_restored(task):
         one.learn(batch[:3])
     assert same_state(learner, other)
     assert np.array_equal(learner.predict(batch), other.predict(batch))
-    damaged = {name: array for name, array in learner.state().items() if name != "late.evidence"}
-    for broken in (damaged, damaged | {"late.evidence": np.array([-1.0, 0.0])}):
+    good, members = learner.state(), learner.state()["late.members"]
+    wrong = [{"late.members": members + 1.0}, {"late.members": members - 1e99}]
+    wrong += [{"late.shared": -good["late.shared"]}, {"late.evidence": np.array([-1.0, 0.0])}]
+    damaged = {name: array for name, array in good.items() if name != "late.evidence"}
+    for broken in (damaged, *(good | one for one in wrong)):
         with pytest.raises(CorruptState):
             other.restore(broken)
-    assert same_state(learner, other)
+        assert same_state(learner, other)
     plain = made(task)
     learner.restore(plain.state())
     assert same_state(learner, plain)
@@ -232,23 +235,23 @@ def test_explanations_and_forms_are_of_both_rules(task):
     ]
 
 
-def test_first_rows_that_are_learned_again_count_as_prompt():
-    batch, learner = rows_of("binary"), made("binary")
-    x = np.zeros((40, 12))
+@pytest.mark.parametrize("task", TASKS)
+def test_first_rows_that_are_learned_again_count_as_prompt(task):
+    batch, learner = rows_of(task), made(task)
+    x = np.zeros((40, batch.dim))
     for row in range(40):
         x[row, batch[row : row + 1].indices] = batch[row : row + 1].values
     x[25, 0] = 1e60
     broken = Batch.from_dense(x, batch.labels[:40])
     score, parts = learner.predict_waiting(broken)
     late = replace(broken, served=score, served_parts=parts)
-    other = made("binary")
-    learner.learn(late)
+    other = made(task)
+    outcome = learner.learn(late)
     for row in range(40):
-        if row == 20:
-            saved, other = other.state(), made("binary")
-            other.restore(saved)
+        saved, other = other.state(), made(task)
+        other.restore(saved)
         other.learn(late[row : row + 1])
-    assert same_state(learner, other)
+    assert outcome.relearned and same_state(learner, other)
 
 
 def test_prompt_labels_begin_no_second_rule():
