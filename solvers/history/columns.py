@@ -70,7 +70,7 @@ class HistoryColumns:
             self._totals,
             self._counts,
             np.empty((k.RING, self._row_width - self._width)),
-            np.empty((k.RING, len(groups) + 1), np.int64),
+            np.empty((k.RING, 2 * len(groups) + 1), np.int64),
             np.empty((3, layout.rates.shape[1])),
             np.zeros(lanes(len(layout.logged))),
             np.empty(layout.columns),

@@ -507,7 +507,8 @@ def apply_rows(
     numbers, lines     all slots; the same as cache lines
     clock, totals      (1,) rows that entered; (1 + classes,) number and means of all labels
     counts             (groups, COUNT_FIELDS)
-    inputs, keys       (RING, ...) inputs of rows; their keys, and the end of their own entries
+    inputs, keys       (RING, ...) inputs of rows; their keys, the end of their own entries, and the
+                       slots that the keys had when these were prefetched
     factors, terms     space for the factors of a group, and for the numbers whose log is taken
     out                space for the columns of a row
     ahead              AHEAD, or 0 for tables in a cache
@@ -533,6 +534,7 @@ def apply_rows(
         if ahead > 0 and i + ahead < n:
             for g in range(count):
                 slot = slot_of(keys[(i + ahead) % RING, g], groups[g], table)
+                keys[(i + ahead) % RING, count + 1 + g] = slot
                 if slot >= 0 and keys[(i + ahead) % RING, g] != 0:
                     start = start_of(slot, groups[g])
                     for line in range(start >> 3, ((start + groups[g, STRIDE] - 1) >> 3) + 1):
@@ -560,7 +562,10 @@ def apply_rows(
                 continue
             time = inputs[ring, group[TIME]] if group[TIME] >= 0 else np.nan
             value = inputs[ring, group[OF]] if group[OF] >= 0 else 0.0
-            slot = slot_of(key, group, table)
+            slot = int(keys[ring, count + 1 + g]) if ahead > 0 and i >= ahead else -1
+            # Rows in between may have put in the key, or another one in its place.
+            if slot < 0 or table[2 * (slot // WAYS), slot % WAYS] != key:
+                slot = slot_of(key, group, table)
             start = start_of(slot, group) if slot >= 0 else -1
             gap, since, older = 0.0, np.nan, False
             if slot >= 0 and time == time and numbers[start] != NONE:

@@ -8,6 +8,7 @@ import pytest
 from dualstream.solvers import Batch, CorruptState
 from dualstream.solvers.errors import ShapeMismatch
 from dualstream.solvers.history.columns import HistoryColumns
+from dualstream.solvers.history.kernels import AHEAD
 from dualstream.solvers.history.spec import half_life_seconds, table_bytes
 from dualstream.solvers.rows.hashing import hash_names
 from tests.solvers.history.reference import Reference, merged
@@ -125,11 +126,13 @@ def test_numbers_are_near_those_of_the_c_library():
     assert worst < 1e-11
 
 
+@pytest.mark.parametrize("ahead", [0, AHEAD])
 @pytest.mark.parametrize("keys", [4000, 6])
-def test_a_batch_equals_its_rows_with_and_without_evictions(keys):
+def test_a_batch_equals_its_rows_with_and_without_evictions(keys, ahead):
     groups = [one | {"keys": min(keys, one["keys"])} for one in GROUPS]
     batch = batch_of(*stream(3, n=3000), 10)
     whole = HistoryColumns(groups, inputs_of_width(10), 10, "binary")
+    whole._ahead = ahead  # as with large tables: keys are searched before rows in between enter
     out = whole.learn(batch)
     assert (whole.counts[0]["evicted"] > 0) == (keys == 6)
     for sizes in ([1], [7, 100, 1, 33]):
