@@ -66,6 +66,18 @@ def compare(
         str, typer.Option(metavar="ROWS|TIME", help="Labels come so late, for everyone.")
     ] = "0",
     threads: Annotated[int, typer.Option(min=1, help="Threads of the peers.")] = 1,
+    frozen: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A saved model: ONNX, or a LightGBM text model."),
+    ] = None,
+    frozen_from: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="ROW",
+            help="First row that counts with --frozen; default: after a tenth.",
+        ),
+    ] = None,
     page: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", help="Write an HTML page with curves over time."),
@@ -86,6 +98,7 @@ def compare(
         dualstream compare payments.parquet --label fraud --time at --delay 7d --retrain-every 1d
     """
     from dualstream.service.compare.file_rows import SAMPLE, declared, proposed, read_rows
+    from dualstream.service.compare.frozen import load
     from dualstream.service.compare.options import Options, span_of
     from dualstream.service.compare.prepare import prepare
     from dualstream.service.compare.result import result_of
@@ -99,6 +112,7 @@ def compare(
             span_of("--window", window),
             span_of("--delay", delay),
             threads,
+            frozen_from,
         )
         row_file = _file(file, form, stack)
         sample = read_sample(_from_start(row_file), SAMPLE)
@@ -106,8 +120,12 @@ def compare(
             spec, warnings = proposed(sample, label, task)
         else:
             spec, warnings = declared(_object(columns, "--columns"), sample, label), []
+        saved = None
+        if frozen is not None:
+            saved = load(frozen, spec, sample, threads)
         with _Display(row_file, progress, as_json) as display:
-            read = read_rows(_from_start(row_file), spec, sample, time, display.on_read)
+            source = _from_start(row_file)
+            read = read_rows(source, spec, sample, time, display.on_read, saved)
             run, notes = prepare(read, options)
             run.notes += [f"warning: {warning}" for warning in warnings] + notes
             display.announce(run)

@@ -8,6 +8,7 @@ schedule.py      which labels are available at a row, retrainings, blocks
 contestants.py   predictions of a block; Dualstream's learners
 baselines.py     most frequent label, last label, running mean
 peers.py         LightGBM and scikit-learn, retrained on a schedule
+frozen.py        a saved model that never learns: ONNX or LightGBM
 figures.py       errors, log-loss, ranking, calibration; the gain with its confidence sequence
 run.py           the run: blocks of rows through all contestants
 prepare.py       makes the run: learners, baselines, installed peers; how long it takes

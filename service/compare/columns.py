@@ -69,6 +69,10 @@ class TableColumns:
     def width(self) -> int:
         return len(self.names)
 
+    def texts_of(self, column: int) -> list[str]:
+        """Categories of a column, by their codes."""
+        return list(self._codes[column])
+
     def learn_names(self, names: Iterable[tuple[int, str]]) -> None:
         """Register features by their index and name."""
         new = {index: self._role(name) for index, name in names}

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dualstream.client import BadInput, RowFile
-from dualstream.service.codecs import RowSchema, as_batch, parse_chunk
+from dualstream.service.codecs import ParsedRows, RowSchema, as_batch, parse_chunk
 from dualstream.service.compare.columns import MAX_WIDTH, TableColumns, table_spec
+from dualstream.service.compare.frozen import FrozenModel
 from dualstream.service.compare.stored_rows import StoredRows
 from dualstream.service.features.infer.forms import is_number, is_time
 from dualstream.service.features.infer.labels import TASKS
@@ -43,6 +44,9 @@ class FileRows:
     refused: int = 0
     reasons: list[str] = field(default_factory=list)
     """Why some rows were refused."""
+    frozen: FrozenModel | None = None
+    frozen_columns: TableColumns | None = None
+    """Columns of the table of the saved model."""
     times: str | None = None
     """What the rows are sorted by: `times` or `numbers`; None for their order in the file."""
 
@@ -90,33 +94,60 @@ def read_rows(
     sample: Sample,
     time: str | None = None,
     on_read: OnRead | None = None,
+    frozen: FrozenModel | None = None,
 ) -> FileRows:
     """Encode the rows of a file into temporary files. Raises BadInput, InvalidSpec."""
     resolved = resolve_spec(spec)
-    of_table = table_spec(resolved)
-    columns = None if of_table is None else TableColumns(of_table)
-    if columns is not None and columns.width > MAX_WIDTH:
-        columns = None
-    timed = None if time is None else _time_schema(resolved, time, sample)
-    main = RowSchema(resolved)
-    rows = StoredRows(main.inputs.row_width, main.dim, 0 if columns is None else columns.width)
-    read = FileRows(dict(spec), rows, columns)
-    if timed is not None:
-        read.times = "numbers" if timed.feature == timed.name else "times"
-    table = None if of_table is None or columns is None else RowSchema(of_table)
+    encoders = _Encoders.of(resolved, time, sample, frozen)
+    widths = {name: columns.width for name, (_, columns) in encoders.tables.items()}
+    rows = StoredRows(encoders.main.inputs.row_width, encoders.main.dim, widths)
+    read = FileRows(dict(spec), rows, None, frozen=frozen)
+    if encoders.timed is not None:
+        is_number = encoders.timed.feature == encoders.timed.name
+        read.times = "numbers" if is_number else "times"
     with closing(rows):
         for piece in _pieces(file):
-            _add(read, file.sent_as, piece.content, main, table, timed)
+            _add(read, file.sent_as, piece.content, encoders)
             if on_read is not None:
                 on_read(piece.read, rows.appended + read.refused)
         rows.finish()
-    if columns is not None and not columns.fits:
-        read.columns = None
-        rows.drop_table()
+    _, columns = encoders.tables.get("table", (None, None))
+    _, read.frozen_columns = encoders.tables.get("frozen", (None, None))
+    read.columns = columns if columns is not None and columns.fits else None
     if read.columns is None:
         read.why_no_table = _why_no_table(resolved, columns)
     _check(file.name, read, resolved)
     return read
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoders:
+    """Readers of a row: as a learner gets it, as rows of tables, and its time."""
+
+    main: RowSchema
+    tables: Mapping[str, tuple[RowSchema, TableColumns]]
+    timed: "_Times | None"
+
+    @classmethod
+    def of(
+        cls,
+        resolved: Mapping[str, Any],
+        time: str | None,
+        sample: Sample,
+        frozen: FrozenModel | None,
+    ) -> Self:
+        """Raises BadInput."""
+        timed = None if time is None else _time_schema(resolved, time, sample)
+        specs = {"table": table_spec(resolved)}
+        if frozen is not None:
+            specs["frozen"] = frozen.spec(resolved)
+        tables = {}
+        for name, spec in specs.items():
+            if spec is not None:
+                columns = TableColumns(spec)
+                if name == "frozen" or columns.width <= MAX_WIDTH:
+                    tables[name] = RowSchema(spec), columns
+        return cls(RowSchema(dict(resolved)), tables, timed)
 
 
 def _pieces(file: RowFile) -> Iterator[Any]:
@@ -130,40 +161,40 @@ def _pieces(file: RowFile) -> Iterator[Any]:
         yield piece
 
 
-def _add(
-    read: FileRows,
-    kind: str,
-    content: bytes,
-    main: RowSchema,
-    table: RowSchema | None,
-    timed: "_Times | None",
-) -> None:
-    """Add the rows of a chunk that all readers accept."""
+def _add(read: FileRows, kind: str, content: bytes, encoders: _Encoders) -> None:
+    """Add the rows of a chunk that all readers accept, and count the others as refused."""
     if kind.startswith("text/") or "ndjson" in kind:
         content = content.removeprefix(MARK)
-    batch, at, _ = _parsed(main, kind, content, read)
-    parts, columns = [(batch, at)], read.columns
-    if table is not None and columns is not None:
-        tabled, at, names = _parsed(table, kind, content, None)
-        columns.learn_names(names)
-        parts.append((tabled, at))
-    if timed is not None:
-        other, at, _ = _parsed(timed.schema, kind, content, read)
-        times = timed.of(other)
-        kept = ~np.isnan(times)
-        read.refused += int(np.count_nonzero(~kept))
-        if not kept.all() and len(read.reasons) < SHOWN:
-            read.reasons.append(f"column {timed.name!r} is missing")
-        parts.append((other.take(kept), at[kept]))
-        times = times[kept]
-    shared = _shared([at for _, at in parts])
-    taken = [
-        batch if len(batch) == len(shared) else batch.take(np.isin(at, shared))
-        for batch, at in parts
-    ]
-    rows = columns.table(taken[1]) if table is not None and columns is not None else None
-    when = None if timed is None else times[np.isin(parts[-1][1], shared)]
-    read.rows.append(taken[0], rows, when)
+    parsed = _parsed(encoders.main, kind, content, read)
+    batch, at, count = as_batch([parsed.rows]), np.asarray(parsed.row_indices), parsed.count
+    tabled: dict[str, tuple[Batch, Ints]] = {}
+    for name, (schema, columns) in encoders.tables.items():
+        parsed = _parsed(schema, kind, content, read)
+        columns.learn_names(parsed.names)
+        tabled[name] = as_batch([parsed.rows]), np.asarray(parsed.row_indices)
+    indices, times = [at, *(one for _, one in tabled.values())], None
+    if encoders.timed is not None:
+        parsed = _parsed(encoders.timed.schema, kind, content, read)
+        times, timed_at = encoders.timed.of(as_batch([parsed.rows])), np.asarray(parsed.row_indices)
+        has_time = ~np.isnan(times)
+        if not has_time.all() and len(read.reasons) < SHOWN:
+            read.reasons.append(f"column {encoders.timed.name!r} is missing")
+        times, timed_at = times[has_time], timed_at[has_time]
+        indices.append(timed_at)
+    shared = _shared(indices)
+    read.refused += count - len(shared)
+    if times is not None:
+        times = times[np.isin(timed_at, shared)]
+    tables = {
+        name: encoders.tables[name][1].table(_those(rows, at, shared))
+        for name, (rows, at) in tabled.items()
+    }
+    read.rows.append(_those(batch, at, shared), tables, times)
+
+
+def _those(rows: Batch, at: Ints, shared: Ints) -> Batch:
+    """The rows at the indices `shared` among those at `at`."""
+    return rows if len(rows) == len(shared) else rows.take(np.isin(at, shared))
 
 
 def _shared(indices: Sequence[Ints]) -> Ints:
@@ -174,19 +205,15 @@ def _shared(indices: Sequence[Ints]) -> Ints:
     return shared
 
 
-def _parsed(
-    schema: RowSchema, kind: str, content: bytes, read: FileRows | None
-) -> tuple[Batch, Ints, Sequence[tuple[int, str]]]:
-    """Rows of a chunk, their indices in it, and names of features. Counts refused rows."""
+def _parsed(schema: RowSchema, kind: str, content: bytes, read: FileRows) -> ParsedRows:
+    """The rows of a chunk. Keeps the first reasons why rows are refused."""
     try:
         parsed = parse_chunk(schema, kind, content, labelled=True)
     except Problem as problem:
         raise BadInput(problem.detail or problem.slug) from None
-    if read is not None:
-        read.refused += len(parsed.errors)
-        for error in parsed.errors[: SHOWN - len(read.reasons)]:
-            read.reasons.append(_reason(error))
-    return as_batch([parsed.rows]), np.asarray(parsed.row_indices, np.int64), parsed.names
+    for error in parsed.errors[: SHOWN - len(read.reasons)]:
+        read.reasons.append(_reason(error))
+    return parsed
 
 
 def _reason(error: RowError) -> str:

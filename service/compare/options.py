@@ -53,6 +53,8 @@ class Options:
     window: Span = field(default_factory=lambda: Span(rows=NEWEST, text=str(NEWEST)))
     delay: Span = field(default_factory=Span)
     threads: int = 1
+    frozen_from: int | None = None
+    """The first row, from 1, that counts with a saved model; None: after the first tenth."""
     level: float = 0.95
 
     def check(self, has_times: bool) -> None:

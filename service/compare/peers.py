@@ -178,8 +178,8 @@ def default_peers(columns: int) -> tuple[str, ...]:
     return ("lightgbm", "linear" if columns > FEW_COLUMNS else "boosting")
 
 
-def is_installed(kind: PeerKind) -> bool:
-    return find_spec(kind.module) is not None
+def is_importable(module: str) -> bool:
+    return find_spec(module) is not None
 
 
 class PeerRows:
@@ -193,7 +193,7 @@ class PeerRows:
 
     @property
     def width(self) -> int:
-        return self._rows.width if self.is_table else len(self._features)
+        return self._rows.widths["table"] if self.is_table else len(self._features)
 
     def matrix(self, first: int, stop: int) -> Matrix:
         """Rows as a table or as a sparse matrix."""
@@ -324,7 +324,7 @@ def log_odds(chances: Floats) -> Floats:
 
 def threads(count: int) -> Any:
     """Limit the threads of scikit-learn and of linear algebra, if their package is there."""
-    if find_spec("threadpoolctl") is None:
+    if not is_importable("threadpoolctl"):
         return nullcontext()
     from threadpoolctl import threadpool_limits
 

@@ -8,8 +8,9 @@ from dualstream.client import BadInput
 from dualstream.service.compare.baselines import baselines
 from dualstream.service.compare.contestants import Contestant, OnlineLearner
 from dualstream.service.compare.file_rows import FileRows
+from dualstream.service.compare.frozen import Frozen
 from dualstream.service.compare.options import Options
-from dualstream.service.compare.peers import PEERS, Peer, PeerRows, default_peers, is_installed
+from dualstream.service.compare.peers import PEERS, Peer, PeerRows, default_peers, is_importable
 from dualstream.service.compare.run import Run
 from dualstream.service.compare.schedule import Schedule
 from dualstream.solvers import InvalidSpec, make_learner
@@ -17,6 +18,8 @@ from dualstream.solvers import InvalidSpec, make_learner
 NAME = "Dualstream"
 ENCODING = ("task", "labels", "features", "columns", "crosses", "history")
 """Fields of a specification that determine how rows are encoded."""
+SHARE_LEFT_OUT = 10
+"""A saved model may have been trained on the first tenth of the rows."""
 _TRIED = 2_000
 """Rows by which the time of a run is estimated."""
 
@@ -34,9 +37,24 @@ def prepare(read: FileRows, options: Options) -> tuple[Run, list[str]]:
     ]
     matrix = PeerRows(rows, read.columns)
     names, notes = _peers(options.peers, matrix, read.why_no_table)
+    if read.frozen is not None and read.frozen_columns is not None:
+        frozen = Frozen(read.frozen, task, rows, read.frozen_columns, options.threads)
+        contestants.append(frozen)
     for name in names:
         contestants.append(Peer(name, task, rows, matrix, schedule, options.threads))
-    return Run(task, rows, schedule, contestants), notes
+    run = Run(task, rows, schedule, contestants)
+    if read.frozen is not None:
+        run.starts_at = _starts_at(options.frozen_from, len(rows))
+    return run, notes
+
+
+def _starts_at(row: int | None, rows: int) -> int:
+    """The first row that counts with a saved model, from 0. Raises BadInput."""
+    if row is None:
+        return rows // SHARE_LEFT_OUT
+    if row > rows:
+        raise BadInput(f"--frozen-from {row:,} is beyond the {rows:,} rows")
+    return row - 1
 
 
 def _about(spec: Mapping[str, Any]) -> str:
@@ -76,7 +94,7 @@ def _peers(
     names, notes = [], []
     for name in wanted:
         kind = PEERS[name]
-        if not is_installed(kind):
+        if not is_importable(kind.module):
             package = "pip install 'dualstream[compare]'"
             notes.append(f"{kind.title} is left out: {kind.package} is not installed: {package}")
         elif not matrix.is_table and not kind.takes_sparse:

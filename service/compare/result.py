@@ -79,7 +79,7 @@ def _about_run(run: Run, read: FileRows, options: Options) -> dict[str, Any]:
         "times": read.times,
         "level": options.level,
         "peers_get": "a table" if read.columns is not None else "encoded rows",
-        "columns": run.rows.width if read.columns is not None else len(run.rows.features),
+        "columns": run.rows.widths["table"] if read.columns is not None else len(run.rows.features),
         "seconds": run.seconds,
         "dualstream": version("dualstream"),
     }

@@ -1,7 +1,7 @@
 """Rows of a comparison in temporary files: memory stays bounded, whatever their number.
 
-A row takes 12 bytes for each encoded feature, 24 for label, weight and time, and 4 for each column
-of the peers' table.
+A row takes 12 bytes for each encoded feature, 24 for label, weight and time, 4 for each column of
+the peers' table, and 8 for each column of a saved model.
 """
 
 import tempfile
@@ -20,20 +20,22 @@ _TYPES: Mapping[str, Any] = {
     "labels": np.float64,
     "weights": np.float64,
     "table": np.float32,
+    "frozen": np.float64,
 }
 
 
 class StoredRows:
-    """Encoded rows, their labels and the table of the peers; written once, then read in order.
+    """Encoded rows, their labels and tables; written once, then read in order.
 
-    Labels of classes are indices into `classes`. `width` is the number of columns of the table,
-    `features_end` the first index that is no feature but an input of a history.
+    Labels of classes are indices into `classes`. `features_end` is the first index that is no
+    feature but an input of a history, `widths` has the columns of each table: `table`, that of the
+    peers, and `frozen`, that of a saved model.
     """
 
-    def __init__(self, dim: int, features_end: int, width: int = 0) -> None:
+    def __init__(self, dim: int, features_end: int, widths: Mapping[str, int]) -> None:
         self.dim = dim
         self.features_end = features_end
-        self.width = width
+        self.widths = dict(widths)
         self.appended = 0
         """Rows so far."""
         self.classes: tuple[str, ...] = ()
@@ -49,21 +51,20 @@ class StoredRows:
         self._order: Ints | None = None
 
     def append(
-        self, batch: Batch, table: npt.NDArray[np.float32] | None, times: Floats | None
+        self, batch: Batch, tables: Mapping[str, npt.NDArray[Any]], times: Floats | None
     ) -> None:
-        """Add rows, with their part of the table and their times."""
+        """Add rows, with their part of each table and their times."""
         labels = batch.labels
         if batch.classes:
             index = [self._class_index.setdefault(c, len(self._class_index)) for c in batch.classes]
             labels = np.array(index, np.float64)[labels.astype(np.int64)]
-        parts = {
+        parts: dict[str, npt.NDArray[Any]] = {
             "indices": batch.indices,
             "values": batch.values,
             "labels": labels,
             "weights": batch.weights,
+            **tables,
         }
-        if table is not None:
-            parts["table"] = table
         for name, array in parts.items():
             self._files[name].write(np.ascontiguousarray(array, _TYPES[name]).data)
         self._features[batch.indices] = True
@@ -85,8 +86,8 @@ class StoredRows:
             empty = np.empty(0, _TYPES[name])
             self._columns[name] = np.memmap(file, _TYPES[name], "r") if size else empty
         self.close()
-        if self.width:
-            self._columns["table"] = self._columns["table"].reshape(-1, self.width)
+        for name, width in self.widths.items():
+            self._columns[name] = self._columns[name].reshape(-1, width)
         if self._times:
             times = np.concatenate(self._times)
             self._times = []
@@ -98,10 +99,6 @@ class StoredRows:
     def _make_starts(self) -> Ints:
         self._starts = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
         return self._starts[1:]
-
-    def drop_table(self) -> None:
-        """Forget the table: some rows do not fit into it."""
-        self.width = 0
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -118,9 +115,9 @@ class StoredRows:
     def weights(self, first: int, stop: int) -> Floats:
         return np.array(self._columns["weights"][self._rows(first, stop)])
 
-    def table(self, first: int, stop: int) -> npt.NDArray[np.float32]:
+    def table(self, first: int, stop: int, name: str = "table") -> npt.NDArray[Any]:
         """(stop - first, width): a number a column, NaN for a missing one."""
-        return np.array(self._columns["table"][self._rows(first, stop)])
+        return np.array(self._columns[name][self._rows(first, stop)])
 
     def batch(self, first: int, stop: int) -> Batch:
         """Encoded rows with labels, for a learner."""

@@ -125,6 +125,7 @@ def test_columns_are_proposed_and_refused_rows_are_counted(tmp_path, light):
         (["--retrain-every", "soon"], "--retrain-every must be a number of rows or a time"),
         (["--retrain-every", "400"], "no retraining every 400 rows fits into 300 rows"),
         (["--peer", "xgboost"], "--peer must be one of lightgbm, boosting, linear"),
+        (["--frozen", "nowhere.onnx"], "--frozen nowhere.onnx: No such file or directory"),
         (["--with", "{"], "--with must be a JSON object or a file of one"),
         (["--with", "nowhere.json"], "--with nowhere.json: No such file or directory"),
         (["--with", '{"columns": {}}'], "--with must not have 'columns'"),
