@@ -5,10 +5,11 @@ SolverError
 ├── ShapeMismatch       rows of another width, or arrays that do not fit together
 ├── InvalidRow          a row that cannot be learned or scored: which one, and why
 ├── NotConverged        an offline solver stopped before its tolerance
-├── MemberError         a change of a portfolio's members that is impossible, and why
-│   └── UnknownMember   there is no member of that name
-├── UnlearningError     a retained row that cannot be unlearned, and why
-├── RefitError          a refit's result that no longer fits the window, and why
+├── ChangeRefused       a change of a learner that is impossible, and why
+│   ├── MemberError     a change of a portfolio's members
+│   │   └── UnknownMember   there is no member of that name
+│   ├── UnlearningError a retained row that cannot be unlearned
+│   └── RefitError      a refit's result that no longer fits the window
 ├── NotExpressible      a model that the requested export format cannot express, and why
 └── CorruptState        bytes or arrays that are not a state of this learner
 
@@ -87,20 +88,24 @@ class NotConverged(SolverError):
     """The tolerance was not met within the step limit."""
 
 
-class MemberError(SolverError):
-    """A change of members that is impossible; nothing was changed."""
+class ChangeRefused(SolverError):
+    """A change of a learner that is impossible; nothing was changed."""
+
+
+class MemberError(ChangeRefused):
+    """A change of members that is impossible."""
 
 
 class UnknownMember(MemberError):
     """There is no member of that name."""
 
 
-class UnlearningError(SolverError):
-    """A row that cannot be unlearned; nothing was changed."""
+class UnlearningError(ChangeRefused):
+    """A row that cannot be unlearned."""
 
 
-class RefitError(SolverError):
-    """A refit's result no longer fits the window; nothing was changed."""
+class RefitError(ChangeRefused):
+    """A refit's result no longer fits the window."""
 
 
 class NotExpressible(SolverError):

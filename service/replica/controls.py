@@ -16,7 +16,7 @@ from dualstream.service.journal.record import Control, UnknownRecord
 from dualstream.service.replica.outcomes import ControlOutcome
 from dualstream.service.replica.parts import Arrays
 from dualstream.service.replica.state import PositionedState
-from dualstream.solvers import InvalidSpec, MemberError, RefitError, UnlearningError
+from dualstream.solvers.errors import ChangeRefused, InvalidSpec
 from dualstream.solvers.protocols.member_learner import MemberView
 
 
@@ -40,13 +40,13 @@ class Kind:
 
     fields: type[Order]
     do: Callable[[PositionedState, Any], MemberView | None] = _nothing
-    """MemberError, InvalidSpec, UnlearningError, ControlRefused: refused, nothing changed."""
+    """ChangeRefused, InvalidSpec, ControlRefused: refused, nothing changed."""
     check: Callable[[PositionedState, Any], None] = _nothing
     """Reads nothing but the model's spec. Its InvalidSpec stops the replica."""
     arrays: tuple[tuple[str, ...], ...] = ((),)
     """Sets of array names; the control must carry one of these sets."""
     take: Callable[[PositionedState, Any, Arrays], int | None] | None = None
-    """As `do`, for a control with arrays; returns a number of rows. RefitError also refuses."""
+    """As `do`, for a control with arrays; returns a number of rows."""
     prepare: Callable[[PositionedState, Any, Journal], Awaitable[object]] | None = None
     """Reads from the journal what the control needs; it is `subject.prepared` during `do`.
 
@@ -110,5 +110,5 @@ def apply_to(subject: PositionedState, kind: Kind, order: Order, arrays: Arrays)
         if kind.take is not None:
             return ControlOutcome(rows=kind.take(subject, order, arrays))
         return ControlOutcome(member=kind.do(subject, order))
-    except (MemberError, InvalidSpec, UnlearningError, RefitError, ControlRefused) as error:
+    except (ChangeRefused, InvalidSpec, ControlRefused) as error:
         return ControlOutcome(refusal=str(error))
