@@ -33,6 +33,7 @@ FIRST_MODEL = (
     "dualstream.solvers.online.table_learner",
     "dualstream.solvers.portfolio.weighting_kernels",
     "dualstream.solvers.portfolio.fused_kernels",
+    "dualstream.solvers.portfolio.pairs",
     "dualstream.solvers.portfolio.wild_labels",
     "dualstream.solvers.portfolio.late_kernels",
     "dualstream.solvers.nonlinear.lags",

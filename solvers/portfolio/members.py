@@ -330,7 +330,9 @@ def _part_of(member: Mapping[str, Any], shares: bool) -> str:
     if "kind" not in member:
         return _SHARED if shares and member["algorithm"] in SHARED else _SEPARATE
     kind = str(member["kind"])
-    return kind if kind in _OF_RULE else _FUSED
+    if kind in _OF_RULE:
+        return kind
+    return _SEPARATE if "pairs" in member else _FUSED
 
 
 def _begin(

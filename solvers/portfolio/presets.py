@@ -12,7 +12,8 @@ exists only in portfolios; to use such a kind alone, create a portfolio of one m
 | `diagonal_newton` | the dual step with a diagonal of second derivatives, fading by `gamma` |
 | `stack`           | combines the scores of the other members: see stack_kernels.py         |
 
-Members for regression correct a `base`: the `mean` of the targets or the `last` one.
+Members for regression correct a `base`: the `mean` of the targets or the `last` one. Kinds that
+have weights can have `pairs`: see pairs.py.
 
 Formulas in fused_kernels.py.
 """
@@ -233,7 +234,17 @@ LARGE: Member = {
 }
 """What `full` has besides with `memory: large`."""
 
-DROPPED = frozenset(member["name"] for member in EIGHT[1:-1]) | {"splines"}
+PAIRS: Mapping[str, tuple[Member, ...]] = {
+    "regression": (
+        _tracker("pairs-dual-0.1", "mean", "none", 0.1, "squared") | {"pairs": True},
+        _corrector("pairs-newton-0.99", "diagonal_newton", "mean", "none", gamma=0.99)
+        | {"pairs": True},
+    ),
+    "binary": (_dual("pairs-dual-30", 30.0) | {"pairs": True},),
+}
+"""What `fast` and `full` have besides with `pairs`: see pairs.py."""
+
+DROPPED = frozenset(member["name"] for member in (*EIGHT[1:-1], *PAIRS["binary"])) | {"splines"}
 """Members of `fast` and `full` that the portfolio of one class among many does not have."""
 
 DEFAULT = "full"
@@ -251,8 +262,11 @@ def members_of(spec: Mapping[str, Any]) -> Sequence[Member]:
     if not isinstance(members, str):
         return list(members)
     preset = presets_of(spec["task"])[members]
+    more: tuple[Member, ...] = (LARGE,) if "memory" in spec else ()
+    if spec.get("pairs"):
+        more += PAIRS["regression" if spec["task"] == "regression" else "binary"]
     # The stack, which combines the others, is the last one.
-    return (*preset[:-1], LARGE, preset[-1]) if "memory" in spec else preset
+    return (*preset[:-1], *more, preset[-1])
 
 
 def shared_algorithms(spec: Mapping[str, Any]) -> list[Member]:

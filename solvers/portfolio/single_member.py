@@ -8,19 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import NotExpressible
-from dualstream.solvers.jit import Floats
+from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.online.rewind import Rewind
 from dualstream.solvers.portfolio.fused_members import Blueprint, Fused
+from dualstream.solvers.portfolio.pairs import shared_with_both, with_pairs
 from dualstream.solvers.portfolio.presets import Member
+from dualstream.solvers.portfolio.spec import PAIR_CELLS
 from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
 from dualstream.solvers.portfolio.weighting_state import Rule
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.curves import Curve, curves_of
 from dualstream.solvers.protocols.explanation import Explanation, explain
-from dualstream.solvers.protocols.learner import Learner, State, has_long_row
+from dualstream.solvers.protocols.learner import Learner, State, has_long_row, under
 from dualstream.solvers.protocols.served_form import Form, served_form
-from dualstream.solvers.protocols.served_weights import ServedWeights
+from dualstream.solvers.protocols.served_weights import ServedWeights, weights_listed
 from dualstream.solvers.rows.batch import Batch
 
 
@@ -136,19 +138,24 @@ class ModelMember:
 
 
 class KindMember:
-    """A member of a kind that exists only in portfolios, with its own feature stages."""
+    """A member of a kind that exists only in portfolios, with its own feature stages.
+
+    Rows of a member with `pairs` have those of pairs.py, too.
+    """
 
     _FIRST = np.zeros(1, np.int64)
 
     def __init__(self, member: Member, dim: int, retain: int, reach: float) -> None:
-        self._fused = Fused(Blueprint([member]), dim, retain, reach)
-        # The kernels require a rule; its results are ignored.
-        self._rule = Rule([member], 0.5, 0.0, classes=True)
+        self._width, self._has_pairs = dim, "pairs" in member
+        width = dim + PAIR_CELLS if self._has_pairs else dim
+        self._fused = Fused(Blueprint([member]), width, retain, reach)
+        # The kernels take a member's target from a rule: for numbers from its base and scale.
+        self._rule = Rule([member], 0.5, 0.0, classes=reach == 0.0)
 
     def learn(self, batch: Batch) -> tuple[Floats, list[int]]:
         """See ModelMember."""
         scores = np.zeros((len(batch), 1))
-        out = self._fused.learn(batch, self._FIRST, scores, self._rule)
+        out = self._fused.learn(self._with_pairs(batch), self._FIRST, scores, self._rule)
         return scores[:, 0], np.flatnonzero(out[:, LEARNS] == WAS_RESET).tolist()
 
     def has_long_row(self, rows: int) -> bool:
@@ -157,23 +164,44 @@ class KindMember:
 
     def predict(self, batch: Batch) -> Floats:
         """See ModelMember."""
-        return self._fused.predict(batch)[:, 0]
+        return self._fused.predict(self._with_pairs(batch))[:, 0]
+
+    def _with_pairs(self, batch: Batch) -> Batch:
+        return with_pairs(batch, self._width) if self._has_pairs else batch
 
     def explain(self, row: Batch) -> Explanation:
         """See ModelMember."""
-        scores, bases, features, contributions = self._fused.explain(row)
-        return Explanation.of(scores[0], bases[0], features, contributions[0])
+        scores, bases, features, contributions = self._fused.explain(self._with_pairs(row))
+        base, shares = float(bases[0]), contributions[0]
+        if self._has_pairs:
+            lacking, features, shares = shared_with_both(row, self._width, features, shares)
+            base += lacking
+        return Explanation.of(scores[0], base, features, shares)
 
     def curves(self) -> None:
         """None: kinds are linear."""
         return None
 
     def served_weights(self) -> ServedWeights:
-        """See ModelMember."""
-        return self._fused.served_weights(0)
+        """See ModelMember; without those of pairs, which have no names."""
+        served = self._fused.served_weights(0)
+        if not self._has_pairs:
+            return served
+
+        def listed() -> tuple[Ints, Floats]:
+            features, weights = served.sparse()
+            of_row = features < self._width
+            return features[of_row], weights[of_row]
+
+        return weights_listed(self._width, served.intercept, listed)
 
     def form(self) -> Form:
         """See ModelMember."""
+        if self._has_pairs:
+            raise NotExpressible(
+                f"{self._fused.members[0]['name']!r} has learned pairs of categories, which a file "
+                'cannot compute: remove this member, or create a model with `"pairs": false`'
+            )
         return self._fused.form(0)
 
     def certificate(self) -> Certificate | None:
@@ -181,9 +209,14 @@ class KindMember:
         return self._fused.certificate(0)
 
     def state(self) -> State:
-        """See ModelMember."""
-        return self._fused.state()
+        """See ModelMember; the rule of a member for classes has no part in what it learns."""
+        state = self._fused.state()
+        if self._rule.classes:
+            return state
+        return state | {f"rule.{name}": array for name, array in self._rule.state().items()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See ModelMember."""
+        if not self._rule.classes:
+            self._rule.restore(under("rule.", state))
         self._fused.restore(state)

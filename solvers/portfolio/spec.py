@@ -10,9 +10,13 @@ from dualstream.solvers.nonlinear.spec import read_lags, read_memory
 from dualstream.solvers.portfolio.presets import DEFAULT, Member, members_of, presets_of
 from dualstream.solvers.protocols.learner import Learner
 from dualstream.solvers.protocols.member_learner import MEMBER_NAME
+from dualstream.solvers.rows.batch import MAX_DIM
+from dualstream.solvers.rows.columns.spec import name_of
+from dualstream.solvers.rows.intercept import width_of
 from dualstream.solvers.spec_fields import (
     Spec,
     read_choice,
+    read_flag,
     read_kind,
     read_number,
     read_whole,
@@ -24,6 +28,10 @@ REACH = 8.0
 """Limit of values for regression: see column_table.limit_entries."""
 DEFAULT_LAGS = 3
 """Past targets that boosted members see."""
+MAX_ONES = 8
+"""Entries of a row that are combined for `pairs`: the first ones of value 1."""
+PAIR_CELLS = 1 << 16
+"""Indices of pairs, which bound the memory that they take."""
 MAX_MEMBERS = 64
 """Maximum length of a list of members; a named prior does not count."""
 
@@ -146,7 +154,7 @@ def read_member(
     task = "regression" if whole.get("task") == "regression" else "binary"
     try:
         if _is_fused(member):
-            return _read_fused(member, task)
+            return _read_fused(member, task, width_of(whole["features"]))
         return _read_model(member, whole, task, resolve)
     except InvalidSpec as error:
         if not owner:
@@ -161,14 +169,14 @@ def _is_fused(member: Mapping[str, Any]) -> bool:
     return "schedule" in member and member.get("algorithm", "dual_ascent") == "dual_ascent"
 
 
-def _read_fused(member: Mapping[str, Any], task: str) -> Member:
+def _read_fused(member: Mapping[str, Any], task: str, width: int) -> Member:
     if "kind" not in member:
         body = {field: value for field, value in member.items() if field != "algorithm"}
         member = {"kind": "dual_ascent"} | body
     kind = read_choice(member, "kind", "", tuple(_FUSED_FIELDS))
     fields = _FUSED_FIELDS[kind]
     takes = fields if task == "binary" or kind == "stack" else ("base", *fields)
-    refuse_unknown(member, "", ("kind", *takes))
+    refuse_unknown(member, "", ("kind", *takes, *(("pairs",) if fields else ())))
     losses = _LOSSES[task]
     if kind == "diagonal_newton" and task == "binary":
         losses = {"logistic": ()}
@@ -184,7 +192,10 @@ def _read_fused(member: Mapping[str, Any], task: str) -> Member:
         "scaling": lambda: read_scaling({"scaling": member.get("scaling", "balanced")}),
         "norm": lambda: read_choice(member, "norm", "none", ("none", "row", "running")),
     }
-    return {"kind": kind} | {name: readers[name]() for name in takes}
+    pairs = {"pairs": True} if read_flag(member, "pairs", False) else {}
+    if pairs and width > MAX_DIM - PAIR_CELLS:
+        raise InvalidSpec("/pairs", True, "false, as there is no index left for a pair")
+    return {"kind": kind} | {name: readers[name]() for name in takes} | pairs
 
 
 def _read_loss(member: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]]) -> str | Spec:
@@ -234,6 +245,24 @@ def _read_model(
 def reach_of(whole: Mapping[str, Any]) -> float:
     """The limit of values in deviations of their column; 0 stands for no limit (classes)."""
     return REACH if whole["task"] == "regression" else 0.0
+
+
+def read_pairs(
+    spec: Mapping[str, Any], columns: Spec | None, crosses: list[Any], model: Mapping[str, Any]
+) -> Spec:
+    """The field `pairs` of flat rows: whether a preset has members with pairs, see pairs.py.
+
+    The default is to have them if there are categories, but no more than are combined, and no
+    crosses, which are combinations already.
+    """
+    if columns is None or model.get("members") not in ("fast", "full"):
+        if spec.get("pairs"):
+            allowed = "left out unless members is fast or full and rows have `columns`"
+            raise InvalidSpec("/pairs", spec["pairs"], allowed)
+        return {}
+    kinds = [name_of(kind) for kind in columns["types"].values()]
+    default = not crosses and 2 <= kinds.count("category") <= MAX_ONES
+    return {"pairs": read_flag(spec, "pairs", default)}
 
 
 def model_spec(member: Mapping[str, Any], whole: Mapping[str, Any]) -> Spec:

@@ -9,6 +9,7 @@ from dualstream.solvers.features.spec import read_features, read_map, read_scali
 from dualstream.solvers.history.spec import FIELD as _HISTORY, column_names, read_history
 from dualstream.solvers.offline.options import read_refit_options
 from dualstream.solvers.offline.refit_methods import refit_methods, why_not_method, why_not_refit
+from dualstream.solvers.portfolio.spec import read_pairs
 from dualstream.solvers.rows.columns.spec import (
     age_features,
     name_of,
@@ -39,7 +40,7 @@ _OF_ANY_PORTFOLIO = (
 )
 
 
-_OF_ROWS = ("columns", "crosses", _HISTORY, "spec_version")
+_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, "spec_version")
 """Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
@@ -72,11 +73,12 @@ def _rows(spec: Mapping[str, Any], model: Spec) -> Spec:
     columns = read_columns(spec)
     crosses = read_crosses(spec, columns)
     history = read_history(spec, columns)
+    pairs = read_pairs(spec, columns, crosses, model)
     if columns is None:
         return {}
     if model["features"]["kind"] != "hashed":
         raise InvalidSpec("/columns", spec["columns"], "left out unless the features are hashed")
-    rows: Spec = {"columns": columns, "crosses": crosses}
+    rows: Spec = {"columns": columns, "crosses": crosses, **pairs}
     rows |= {} if history is None else {_HISTORY: history}
     _check_ages(rows, model)
     return rows

@@ -15,6 +15,11 @@ _EXPONENTIAL = {"kind": "exponential", "beta": 0.98}
 _SLIDING = {"kind": "sliding", "length": 20}
 _REGRESSION = {"task": "regression"}
 
+_PAIRS: list[dict[str, Any]] = [
+    {"kind": "diagonal_newton", "pairs": True},
+    {"kind": "dual_ascent", "pairs": True},
+    {"kind": "spg_fixed_total"},
+]
 _NONLINEAR: list[dict[str, Any]] = [
     {"kind": "prior"},
     {"kind": "diagonal_newton"},
@@ -267,6 +272,13 @@ _SPECS: dict[str, dict[str, Any]] = {
     "neighbours-numbers": {"algorithm": "neighbours", "window": 40, "neighbours": 5, **_REGRESSION},
     "splines": {"algorithm": "splines"},
     "splines-numbers": {"algorithm": "splines", **_REGRESSION},
+    "portfolio-pairs": {"algorithm": "portfolio", "members": _PAIRS, "retain": 20},
+    "portfolio-pairs-numbers": {
+        "algorithm": "portfolio",
+        "members": _PAIRS,
+        "retain": 20,
+        **_REGRESSION,
+    },
     "portfolio-nonlinear": {"algorithm": "portfolio", "members": _NONLINEAR, "retain": 20},
     "portfolio-nonlinear-numbers": {
         "algorithm": "portfolio",
