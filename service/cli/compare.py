@@ -3,9 +3,10 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -18,6 +19,7 @@ from dualstream.service.cli.commands import app
 from dualstream.service.cli.common import INTERRUPTED, JSON, Table, errors, note, report
 from dualstream.service.cli.connection import ending
 from dualstream.service.cli.rows import Bar, Format, row_files
+from dualstream.service.cli.settings_flags import flag, read_settings
 
 LONG_S = 600.0
 """A longer run is announced."""
@@ -26,8 +28,8 @@ LONG_S = 600.0
 @app.command()
 def compare(
     file: Annotated[
-        str, typer.Argument(help="CSV, NDJSON, JSON, Arrow or Parquet; - is standard input.")
-    ],
+        str | None, typer.Argument(help="CSV, NDJSON, JSON, Arrow or Parquet; - is standard input.")
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="Column of the label; default: by names and values.")
     ] = None,
@@ -78,6 +80,11 @@ def compare(
             help="First row that counts with --frozen; default: after a tenth.",
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Rows that the journal of this model has, not a file."),
+    ] = None,
+    store: Annotated[str | None, flag("store")] = None,
     page: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", help="Write an HTML page with curves over time."),
@@ -96,13 +103,11 @@ def compare(
 
         dualstream compare monday.csv
         dualstream compare payments.parquet --label fraud --time at --delay 7d --retrain-every 1d
+        dualstream compare --model payments --store sqlite:///dualstream.db
     """
-    from dualstream.service.compare.file_rows import SAMPLE, declared, proposed, read_rows
-    from dualstream.service.compare.frozen import load
     from dualstream.service.compare.options import Options, span_of
     from dualstream.service.compare.prepare import prepare
     from dualstream.service.compare.result import result_of
-    from dualstream.service.features.infer.sample import read_sample
 
     with ending(as_json), ExitStack() as stack:
         options = Options(
@@ -114,28 +119,81 @@ def compare(
             threads,
             frozen_from,
         )
-        row_file = _file(file, form, stack)
-        sample = read_sample(_from_start(row_file), SAMPLE)
-        if columns is None:
-            spec, warnings = proposed(sample, label, task)
+        if model is None:
+            source = _Source.of_file(file, form, stack, label, task, columns, time, frozen, threads)
         else:
-            spec, warnings = declared(_object(columns, "--columns"), sample, label), []
-        saved = None
-        if frozen is not None:
-            saved = load(frozen, spec, sample, threads)
-        with _Display(row_file, progress, as_json) as display:
-            source = _from_start(row_file)
-            read = read_rows(source, spec, sample, time, display.on_read, saved)
-            run, notes = prepare(read, options)
-            run.notes += [f"warning: {warning}" for warning in warnings] + notes
-            display.announce(run)
-            run.go(display.on_block)
-        result = result_of(run, read, options, row_file.name)
+            of_file = (file, form, label, task, columns, time, frozen)
+            source = _Source.of_journal(model, store, of_file)
+        display = stack.enter_context(_Display(source.size, progress))
+        read = source.read(display.on_read)
+        run, notes = prepare(read, options)
+        run.notes += [f"warning: {warning}" for warning in source.warnings] + notes
+        display.announce(run)
+        run.go(display.on_block)
+        display.stop()
+        result = result_of(run, read, options, source.name)
         if page is not None:
             _write(page, result)
     report(as_json, result, *_shown(result))
     if run.is_interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where rows come from. `read` takes a listener of bytes or records, and rows."""
+
+    name: str
+    read: Callable[[Callable[[int, int], None]], Any]
+    size: int | None = None
+    warnings: Sequence[str] = ()
+
+    @classmethod
+    def of_file(
+        cls,
+        name: str | None,
+        form: str | None,
+        stack: ExitStack,
+        label: str | None,
+        task: str | None,
+        columns: str | None,
+        time: str | None,
+        frozen: str | None,
+        threads: int,
+    ) -> Self:
+        """The rows of a file. Raises BadInput."""
+        from dualstream.service.compare.file_rows import SAMPLE, declared, proposed, read_rows
+        from dualstream.service.compare.frozen import load
+        from dualstream.service.features.infer.sample import read_sample
+
+        if name is None:
+            raise BadInput("give a file, or --model ID for the rows of a journal")
+        file = _file(name, form, stack)
+        sample = read_sample(_from_start(file), SAMPLE)
+        warnings: Sequence[str] = ()
+        if columns is None:
+            spec, warnings = proposed(sample, label, task)
+        else:
+            spec = declared(_object(columns, "--columns"), sample, label)
+        saved = None if frozen is None else load(frozen, spec, sample, threads)
+
+        def read(on_read: Callable[[int, int], None]) -> Any:
+            return read_rows(_from_start(file), spec, sample, time, on_read, saved)
+
+        return cls(file.name, read, file.size(), warnings)
+
+    @classmethod
+    def of_journal(cls, model: str, store: str | None, of_file: Sequence[str | None]) -> Self:
+        """The rows of a model's journal. Raises BadInput with options for files."""
+        from dualstream.service.compare.journal_rows import read_journal
+
+        if any(one is not None for one in of_file):
+            raise BadInput(
+                "--model takes the rows of a journal as they are: leave out the file, --format,"
+                " --label, --task, --columns, --time and --frozen"
+            )
+        url = read_settings({} if store is None else {"store": store}).store
+        return cls(f"model {model}", partial(read_journal, url, model))
 
 
 def _write(path: Path, result: Mapping[str, Any]) -> None:
@@ -186,14 +244,13 @@ def _object(text: str, option: str) -> dict[str, Any]:
 class _Display:
     """Progress on standard error: rows that are read, then rows that are done, with errors."""
 
-    def __init__(self, file: RowFile, progress: bool | None, as_json: bool) -> None:
-        self._size = file.size()
+    def __init__(self, size: int | None, progress: bool | None) -> None:
         self._bar: Progress | None = None
         if sys.stderr.isatty() if progress is None else progress:
             columns = ("{task.description}", BarColumn(), "{task.percentage:>3.0f} %")
             shown = [TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns]
             self._bar = Progress(*shown, TimeElapsedColumn(), console=errors, transient=True)
-            self._task = self._bar.add_task("reading", total=self._size)
+            self._task = self._bar.add_task("reading", total=size)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -201,6 +258,10 @@ class _Display:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 

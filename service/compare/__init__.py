@@ -1,8 +1,9 @@
-"""Compares learners on a file of rows: `dualstream compare`. No server, no network.
+"""Compares learners on a file or a journal: `dualstream compare`. No server, no network.
 
 options.py       spans of rows or of time, and what a run is made of
 stored_rows.py   rows in temporary files: encoded, with labels and times, in any order
 file_rows.py     a file -> specification, stored rows
+journal_rows.py  the rows that the journal of a model still has
 columns.py       columns of a table for the peers, from encoded rows
 schedule.py      which labels are available at a row, retrainings, blocks
 contestants.py   predictions of a block; Dualstream's learners

@@ -47,12 +47,14 @@ class FileRows:
     frozen: FrozenModel | None = None
     frozen_columns: TableColumns | None = None
     """Columns of the table of the saved model."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the result must know about the rows."""
     times: str | None = None
     """What the rows are sorted by: `times` or `numbers`; None for their order in the file."""
 
-    def resolved(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The specification of a learner of these rows. Raises InvalidSpec."""
-        return resolve_spec(self.spec | dict(changes or {}))
+    def resolved(self) -> dict[str, Any]:
+        """The specification of the compared model. Raises InvalidSpec."""
+        return resolve_spec(self.spec)
 
 
 def proposed(
@@ -116,7 +118,7 @@ def read_rows(
     read.columns = columns if columns is not None and columns.fits else None
     if read.columns is None:
         read.why_no_table = _why_no_table(resolved, columns)
-    _check(file.name, read, resolved)
+    check_rows(file.name, read, resolved)
     return read
 
 
@@ -283,12 +285,12 @@ def _why_no_table(resolved: Mapping[str, Any], columns: TableColumns | None) -> 
     return f"the file has more than {MAX_WIDTH:,} columns"
 
 
-def _check(name: str, read: FileRows, resolved: Mapping[str, Any]) -> None:
+def check_rows(name: str, read: FileRows, resolved: Mapping[str, Any]) -> None:
     """Raise BadInput for rows that cannot be compared."""
     rows = read.rows
     if not len(rows):
         why = f": {read.reasons[0]}" if read.reasons else ""
-        raise BadInput(f"{name} has no rows that can be read{why}")
+        raise BadInput(f"{name} has no rows that can be compared{why}")
     if len(rows) < MIN_ROWS:
         raise BadInput(f"{name} has {len(rows)} rows; a comparison needs {MIN_ROWS}")
     labels = rows.labels(0, len(rows))

@@ -13,7 +13,7 @@ from dualstream.service.compare.options import Options
 from dualstream.service.compare.peers import PEERS, Peer, PeerRows, default_peers, is_importable
 from dualstream.service.compare.run import Run
 from dualstream.service.compare.schedule import Schedule
-from dualstream.solvers import InvalidSpec, make_learner
+from dualstream.solvers import InvalidSpec, make_learner, resolve_spec
 
 NAME = "Dualstream"
 ENCODING = ("task", "labels", "features", "columns", "crosses", "history")
@@ -65,13 +65,14 @@ def _about(spec: Mapping[str, Any]) -> str:
 def _learners(read: FileRows, specs: Sequence[Mapping[str, Any]]) -> list[Contestant]:
     """Learners of further specifications. Raises BadInput."""
     learners: list[Contestant] = []
+    encoding = {field: read.spec[field] for field in ENCODING if field in read.spec}
     names = {NAME: 1}
     for spec in specs:
         for field in ENCODING:
             if field in spec:
                 raise BadInput(f"--with must not have {field!r}: all learners get the same rows")
         try:
-            resolved = read.resolved({"algorithm": "portfolio"} | dict(spec))
+            resolved = resolve_spec(encoding | dict(spec))
         except InvalidSpec as error:
             raise BadInput(f"--with: {error}") from None
         about = _about(resolved)

@@ -21,7 +21,7 @@ def result_of(run: Run, read: FileRows, options: Options, file: str) -> dict[str
     return {
         "file": file,
         "task": run.task,
-        "label": read.spec["columns"]["label"],
+        "label": (read.spec.get("columns") or {}).get("label", "y"),
         "rows": len(run.rows),
         "refused": read.refused,
         "done": run.done,
@@ -39,7 +39,7 @@ def result_of(run: Run, read: FileRows, options: Options, file: str) -> dict[str
             for one in contestants[1:]
             if (sentence := conclusion(one, run, options)) is not None
         ],
-        "notes": _refusals(read) + run.notes,
+        "notes": read.notes + _refusals(read) + run.notes,
     }
 
 

@@ -69,7 +69,7 @@ def test_losses_are_those_of_a_plain_loop(files, recorder, task, delay):
     run = run_of(got, delay=Span(delay))
     first = run.compare_from
     assert first == run.schedule.retrainings[0]
-    learner = make_learner(got.resolved(LIGHT))
+    learner = make_learner(got.spec | LIGHT)
     truth, wrong = got.rows.labels(0, ROWS), np.zeros(ROWS)
     for row in range(ROWS):
         one = got.rows.batch(row, row + 1)
