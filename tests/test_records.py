@@ -5,7 +5,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch
+from dualstream.solvers import Batch, resolve_spec
 from load_tests.markdown import DOCS
 from load_tests.records import moa, stored
 from load_tests.records.files import CLASSES, NUMBERS, PUBLISHED, Numbers
@@ -87,12 +87,14 @@ def test_repeated_rows_are_left_out_where_they_repeat():
     assert result.targets.tolist() == [5.0, 5.0, 6.0]
 
 
-def test_categories_are_one_column_a_value_and_gaps_are_0():
-    rows = Numbers(np.array([[1.0, 4.0], [0.0, np.nan], [1.0, 6.0]]), (0,), np.arange(3.0))
-    batch = rows.batch()
-    assert batch.dim == 3
-    assert batch.values.tolist() == [4.0, 1.0, 1.0, 6.0, 1.0]
-    assert batch.indices.tolist() == [0, 2, 1, 0, 2]
+def test_categories_are_declared_and_gaps_are_missing():
+    x = np.array([[1.0, 4.0, 2.0], [0.0, np.nan, 3.0], [1.0, 6.0, 2.0]])
+    rows = Numbers(x, (0, 2), np.arange(3.0))
+    spec = resolve_spec({"task": "regression", "members": "full", **rows.declared()})
+    assert spec["pairs"] is True
+    batch = rows.batch(spec)
+    assert np.diff(batch.indptr).tolist() == [3, 2, 3]
+    assert sorted(batch.values.tolist()) == [1.0] * 6 + [4.0, 6.0]
     assert batch.labels.tolist() == [0.0, 1.0, 2.0]
 
 

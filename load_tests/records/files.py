@@ -1,17 +1,22 @@
 """Files with published results, whole and in their order."""
 
 import io
+import json
 import lzma
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from scipy.io import arff
 
+from dualstream.service.codecs import as_batch, parse_body
+from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Floats
 from load_tests.streams.data import stream
@@ -68,22 +73,38 @@ class Numbers:
     categories: tuple[int, ...]
     targets: Floats
 
-    def batch(self) -> Batch:
-        """Rows with one-hot categories. A missing value is 0."""
-        numbers = np.nan_to_num(np.delete(self.columns, self.categories, axis=1))
-        hot = [one_hot(self.columns[:, column]) for column in self.categories]
-        rows = np.ascontiguousarray(np.hstack([numbers, *hot]))
-        return Batch.from_dense(rows, np.ones(len(rows))).with_labels(self.targets)
+    def declared(self) -> dict[str, Any]:
+        """Fields of the specification; with categories, the columns of flat rows."""
+        width = self.columns.shape[1]
+        if not self.categories:
+            return {"features": {"kind": "indexed", "dim": width}}
+        kinds = {f"c{at}": "category" if at in self.categories else "number" for at in range(width)}
+        return {"columns": {"types": kinds}}
+
+    def batch(self, spec: Mapping[str, Any]) -> Batch:
+        """The rows as the model of a resolved specification with `declared` reads them."""
+        if not self.categories:
+            return Batch.from_dense(self.columns, np.ones(len(self.columns))).with_labels(
+                self.targets
+            )
+        rows = [
+            {
+                f"c{at}": f"v{value:.0f}" if at in self.categories else value
+                for at, value in enumerate(row)
+                if not math.isnan(value)
+            }
+            | {"y": target}
+            for row, target in zip(self.columns.tolist(), self.targets.tolist(), strict=True)
+        ]
+        parsed = parse_body(RowSchema(spec), None, json.dumps(rows).encode(), labelled=True)
+        assert not parsed.errors
+        return as_batch([parsed.rows])
 
     def different(self) -> "Numbers":
         """The rows that repeat no earlier one, in their order."""
         rows = np.column_stack([self.columns, self.targets])
         first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
         return Numbers(self.columns[first], self.categories, self.targets[first])
-
-
-def one_hot(column: Floats) -> Floats:
-    return np.eye(int(column.max()) + 1)[column.astype(np.int64)]
 
 
 def read(name: str) -> Numbers:

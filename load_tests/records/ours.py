@@ -1,12 +1,14 @@
 """Figures of the default model, and of what repeats the last label."""
 
 import time
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from dualstream import solvers
-from dualstream.solvers import Batch
+from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.jit import Floats
 from load_tests.measure import processors
 from load_tests.records import stored
@@ -16,7 +18,6 @@ from load_tests.records.stored import Records
 from load_tests.regression.runs import Errors
 from load_tests.streams.cases import last_label
 from load_tests.streams.comparison import PIECE, of_ours
-from load_tests.streams.ours import learner
 
 FULL, LAST_LABEL, LAST_TARGET = "full", "last label", "last target"
 WARM_UP = 1000
@@ -33,10 +34,11 @@ def measure(records: Records) -> None:
         stored.measure(records["classes"], name, LAST_LABEL, partial(of_last_label, batch))
     for name, load in NUMBERS.items():
         rows = load()
-        batch, targets = rows.batch(), rows.targets
+        spec = resolve_spec({"task": "regression", "members": FULL, **rows.declared()})
+        batch, targets = rows.batch(spec), rows.targets
         records["sizes"][name] = list(rows.columns.shape)
-        of_numbers(batch[:WARM_UP])
-        stored.measure(records["numbers"], name, FULL, partial(of_numbers, batch))
+        of_numbers(spec, batch[:WARM_UP])
+        stored.measure(records["numbers"], name, FULL, partial(of_numbers, spec, batch))
         stored.measure(records["numbers"], name, LAST_TARGET, partial(of_last, targets))
 
 
@@ -56,9 +58,9 @@ def of_classes(batch: Batch) -> tuple[float, float]:
     return figures.errors, figures.us
 
 
-def of_numbers(batch: Batch) -> tuple[float, float, float]:
+def of_numbers(spec: Mapping[str, Any], batch: Batch) -> tuple[float, float, float]:
     """MAE, RMSE; microseconds."""
-    model = learner({"members": FULL, "task": "regression"}, batch)
+    model = make_learner(spec)
     began = time.process_time()
     parts = [model.learn(batch[at : at + PIECE]).scores for at in range(0, len(batch), PIECE)]
     seconds = time.process_time() - began

@@ -30,8 +30,8 @@ NUMBERS = """\
 ## Numbers
 
 MAE / RMSE, the least of each line in bold. bike and MetroTraffic are in order of time. *Columns*
-are those of the file; `full` gets one for each value of a category. Times are microseconds of CPU
-a row.
+are those of the file. Categories are declared as such for `full` and LightGBM. Times are
+microseconds of CPU a row.
 
 """
 
@@ -95,7 +95,7 @@ CAVEATS = """\
   a change.
 - 800 rows of abalone repeat the row 200 rows before, which the member `neighbours` finds. In
   *abalone, no repeats* each row is there once.
-- A price is missing once in DemandFnotNull: 0 for `full`, missing for LightGBM.
+- A price is missing once in DemandFnotNull, for `full` and LightGBM.
 - A model of LightGBM serves 500 rows. Training more often can help it, at a higher cost.
 - The order of rows says much on abalone and elevators, too: `full` learns from the last targets.
 - Differences of less than a percent, or of a tenth of a point on a small file, can be chance.
