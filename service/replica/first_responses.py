@@ -292,7 +292,9 @@ def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
     if outcome.predicted is not None:
         named = [*outcome.classes, None]  # an index of -1 is no class
         predicted = [named[place] for place in outcome.predicted.tolist()]
-        classes = [batch.classes[int(place)] for place in batch.labels.tolist()]
+        classes = [  # an observed row has none
+            None if label != label else batch.classes[int(label)] for label in batch.labels.tolist()
+        ]
         return np.array([a != b for a, b in zip(predicted, classes, strict=True)], np.bool_)
     wrong: np.ndarray = (outcome.scores >= 0) != (batch.labels == 1.0)
     return wrong

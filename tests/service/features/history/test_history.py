@@ -269,6 +269,22 @@ def test_observed_rows_are_observed_once(client):
     assert replica_of(client).learner.observed == 6
 
 
+def test_rows_with_classes_are_observed_under_keys(client, serve, store):
+    client.delete("/models/m")
+    assert client.put("/models/m", json=SPEC | {"task": "multiclass"}).status_code == 201
+    sent = [(observe, event(0)), (learn, event(1, fraud="a")), (observe, event(2))]
+    sent += [(learn, event(3, fraud="b")), (learn, event(4, fraud="a"))]
+    keys = [{"idempotency-key": f"k{number}"} for number in range(len(sent))]
+    first = [send(client, row, **key) for (send, row), key in zip(sent, keys, strict=True)]
+    assert [one["learned"] for one in first] == [0, 1, 0, 1, 1]
+    # Another server learns the journal at once, and has the same answers.
+    other = serve(store=store)
+    for one in (client, other):
+        again = [send(one, row, **key) for (send, row), key in zip(sent, keys, strict=True)]
+        assert [one | {"duplicate": False} for one in again] == first
+    assert bits(replica_of(client)) == bits(replica_of(other))
+
+
 def test_a_row_with_another_content_under_an_id_is_refused(client):
     observe(client, event(3, tx="a"))
     answer = observe(client, event(4, tx="a"), event(5))
