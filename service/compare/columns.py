@@ -85,10 +85,10 @@ class TableColumns:
             self._indices = indices[order]
             self._roles = np.concatenate([self._roles, roles])[order]
 
-    def table(self, batch: Batch) -> npt.NDArray[np.float32]:
+    def table(self, batch: Batch) -> npt.NDArray[np.float64]:
         """(n, width): numbers, 0 and 1, codes; NaN for a missing value."""
         n = len(batch)
-        table = np.zeros((n, self.width), np.float32)
+        table = np.zeros((n, self.width), np.float64)
         table[:, self.categories] = np.nan
         rows = np.repeat(np.arange(n), np.diff(batch.indptr))
         at = np.searchsorted(self._indices, batch.indices)
@@ -108,7 +108,7 @@ class TableColumns:
         self._blank_times(table, rows[kinds == _MISSING], columns[kinds == _MISSING])
         return table
 
-    def _blank_times(self, table: npt.NDArray[np.float32], rows: Any, columns: Any) -> None:
+    def _blank_times(self, table: npt.NDArray[np.float64], rows: Any, columns: Any) -> None:
         """A missing time is missing in all of its parts."""
         for name, kind in self._types.items():
             parts = [self._at[column] for column, _ in _columns_of(name, kind)]

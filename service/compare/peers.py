@@ -31,7 +31,7 @@ _MAX_BINS = 254
 _FEW_ROWS = 100
 
 Matrix = Any
-"""(n, columns): a table of float32, or sparse rows."""
+"""(n, columns): a table of float64, or sparse rows."""
 
 
 class Model(Protocol):
@@ -99,15 +99,15 @@ def gradient_boosting(training: Training) -> Model:
 class _Recode:
     """Codes of at most _MAX_BINS categories, the most frequent ones; NaN for others."""
 
-    def __init__(self, rows: npt.NDArray[np.float32], categories: Sequence[bool]) -> None:
-        self._codes: dict[int, npt.NDArray[np.float32]] = {}
+    def __init__(self, rows: npt.NDArray[np.float64], categories: Sequence[bool]) -> None:
+        self._codes: dict[int, npt.NDArray[np.float64]] = {}
         for column in np.flatnonzero(categories).tolist():
             values = rows[:, column]
             present, counts = np.unique(values[~np.isnan(values)], return_counts=True)
             frequent = present[np.argsort(-counts, kind="stable")][:_MAX_BINS]
             self._codes[column] = np.sort(frequent)
 
-    def __call__(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def __call__(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         rows = rows.copy()
         for column, codes in self._codes.items():
             values = rows[:, column]

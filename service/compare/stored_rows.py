@@ -1,7 +1,7 @@
 """Rows of a comparison in temporary files: memory stays bounded, whatever their number.
 
-A row takes 12 bytes for each encoded feature, 24 for label, weight and time, 4 for each column of
-the peers' table, and 8 for each column of a saved model.
+A row takes 12 bytes for each encoded feature, 24 for label, weight and time, and 8 for each column
+of the peers' table and of a saved model.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ _TYPES: Mapping[str, Any] = {
     "values": np.float64,
     "labels": np.float64,
     "weights": np.float64,
-    "table": np.float32,
+    "table": np.float64,
     "frozen": np.float64,
 }
 

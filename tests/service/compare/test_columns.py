@@ -16,11 +16,12 @@ from tests.service.compare.support import COLORS, read, samples, written
 def test_the_table_has_numbers_flags_and_categories(tmp_path):
     rows = samples(600)
     rows[3]["x"] = 0
+    rows[4]["x"] = 1_700_000_000_001  # milliseconds: 4 bytes would not tell them apart
     got = read(written(tmp_path, rows))
     names = got.columns.names
     assert set(names) == {"at.hour.sin", "at.hour.cos", "at.weekday", "x", "color", "member"}
     table = got.rows.table(0, 600)
-    x = np.array([np.nan if row["x"] == "" else row["x"] for row in rows], np.float32)
+    x = np.array([np.nan if row["x"] == "" else row["x"] for row in rows], np.float64)
     np.testing.assert_array_equal(table[:, names.index("x")], x)
     assert np.isnan(x).any() and x[3] == 0.0
     member = [row["member"] == "true" for row in rows]

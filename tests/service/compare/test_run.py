@@ -217,12 +217,12 @@ def test_peers_learn_tables_and_sparse_rows(files, name):
 
 
 def test_boosting_gets_the_most_frequent_categories():
-    rows = np.array([[code] for code in range(300)] + [[299.0], [298.0], [np.nan]], np.float32)
+    rows = np.array([[code] for code in range(300)] + [[299.0], [298.0], [np.nan]], np.float64)
     got = peers_module._Recode(rows, [True])(rows)[:, 0]
     # 254 codes from 0 on; others, and missing ones, are missing.
     assert np.unique(got[~np.isnan(got)]).tolist() == list(range(254))
     assert got[298] == got[301] and got[299] == got[300] and np.isnan(got[302])
-    unseen = peers_module._Recode(rows[:5], [True])(np.array([[3], [77]], np.float32))
+    unseen = peers_module._Recode(rows[:5], [True])(np.array([[3], [77]], np.float64))
     assert unseen[0, 0] == 3.0 and np.isnan(unseen[1, 0])
     numbers = peers_module._Recode(rows, [False])(rows)
     np.testing.assert_array_equal(numbers, rows)
