@@ -49,16 +49,17 @@ class Schedule:
     def of(cls, rows: int, times: Floats, options: Options) -> "Schedule":
         """Raises BadInput if no peer would ever be trained."""
         available = _available(rows, times, options.delay)
-        retrainings = [
-            row
-            for row in _retrainings(rows, times, options.retrain_every)
-            if available[row] >= MIN_TRAINING
-        ]
+        retrainings, starts = [], []
+        for row in _retrainings(rows, times, options.retrain_every):
+            start = _start(row, int(available[row]), times, options.window)
+            if available[row] >= max(MIN_TRAINING, start + 1):  # the window is not empty
+                retrainings.append(row)
+                starts.append(start)
         if not retrainings:
             every = "" if options.retrain_every is None else f" every {options.retrain_every}"
             late = f", labels {options.delay} late" if options.delay else ""
-            raise BadInput(f"no retraining{every} fits into {rows:,} rows{late}")
-        starts = [_start(row, int(available[row]), times, options.window) for row in retrainings]
+            seen = f" in a window of {options.window}"
+            raise BadInput(f"no retraining{every} fits into {rows:,} rows{late}{seen}")
         return cls(rows, available, retrainings, starts, bool(options.delay))
 
     def blocks(self) -> Iterator[Block]:

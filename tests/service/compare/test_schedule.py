@@ -51,6 +51,14 @@ def test_windows_have_the_newest_labelled_rows():
         assert start == sum(TIMES < TIMES[row] - 172_800.0)
 
 
+def test_a_retraining_is_left_out_if_its_window_is_empty():
+    times = np.concatenate([np.arange(100.0), 1e6 + np.arange(100.0)])
+    options = Options(retrain_every=span_of("", "25"), window=span_of("", "50s"))
+    got = Schedule.of(200, times, options)
+    assert got.retrainings == [25, 50, 75, 125, 150, 175]  # not 100: all rows are too old
+    assert got.starts == [0, 0, 25, 100, 100, 125]
+
+
 @pytest.mark.parametrize("delay", ["0", "40", "1000", "6h"])
 def test_blocks_cover_all_rows_once(delay):
     got = schedule(delay=delay, retrain_every="900")
@@ -70,6 +78,8 @@ def test_a_schedule_without_retrainings_is_refused():
     for spans in ({"retrain_every": "5000"}, {"delay": "4995"}, {"retrain_every": "1w"}):
         with pytest.raises(BadInput, match="no retraining"):
             schedule(**spans)
+    with pytest.raises(BadInput, match="rows, labels 2d late in a window of 1d"):
+        schedule(window="1d", delay="2d")
     assert schedule(delay=str(4_761 - MIN_TRAINING)).retrainings == [4_761]
     with pytest.raises(BadInput, match="retrainings of 5,000 rows"):
         schedule(retrain_every="1s")
