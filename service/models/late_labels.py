@@ -280,7 +280,7 @@ async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wai
 
     Returns the number of rows that wait now. The others have labels already. Rows of a model whose
     columns depend on earlier rows are observed in the same step; one that waits already, or has its
-    label, is neither observed nor stored again.
+    label, is neither observed nor stored again, nor counted.
 
     Raises Problem 409 if there are too many classes, ModelChanged, TooManyPendingRows, and what the
     store raises.
