@@ -17,6 +17,11 @@ MAX_SPANS = 1000
 """Older spans are forgotten: a state learned the records of these, as far as it knows."""
 
 
+def is_absent(name: str) -> bool:
+    """Is this the name of an array of absent records?"""
+    return name.startswith("absent.")
+
+
 class AbsentSeqs:
     """Ascending spans (first, last) of seqs, with a record between any two."""
 

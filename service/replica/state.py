@@ -21,6 +21,7 @@ from dualstream.service.concurrency import run_copy_in_thread, run_in_thread
 from dualstream.service.journal.chain import first_chain
 from dualstream.service.journal.protocol import ModelRecord, Snapshot
 from dualstream.service.journal.record import RecordError
+from dualstream.service.replica.absent import is_absent
 from dualstream.service.replica.entries import NamesSince
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.first_responses import MAX_KEPT_ANSWERS, FirstResponses
@@ -158,8 +159,12 @@ class Captured:
         return Snapshot(self.seq, self.chain, dump(self.arrays, self.header))
 
     def state_digest(self) -> str:
-        """SHA-256 in hex, equal for two states with the same bits. Excludes bookkeeping."""
-        return checksummed_state.digest_of(self.arrays, {})
+        """SHA-256 in hex, equal for two states with the same bits.
+
+        Excludes bookkeeping and absent records: after a rollback it is that of the version.
+        """
+        learned = {name: array for name, array in self.arrays.items() if not is_absent(name)}
+        return checksummed_state.digest_of(learned, {})
 
 
 def header_of(seq: int, chain: str, incarnation: str) -> dict[str, str]:

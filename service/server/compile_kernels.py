@@ -61,7 +61,7 @@ def kernel_modules() -> dict[str, int]:
     for package in PACKAGES:
         folder = folder_of(package)
         for path in sorted(folder.rglob("*.py")):
-            if re.search(rb"^@kernel\b", path.read_bytes(), re.MULTILINE):
+            if re.search(rb"^@(jit\.)?kernel\b", path.read_bytes(), re.MULTILINE):
                 name = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
                 work = PARSER_WORK if name.startswith(PARSERS) else 1
                 modules[name] = path.stat().st_size * work
