@@ -1,5 +1,6 @@
 """Command that compares learners on a file: compare."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -110,6 +111,8 @@ def compare(
     from dualstream.service.compare.result import result_of
 
     with ending(as_json), ExitStack() as stack:
+        if page is not None:
+            _check_writable(page)
         options = Options(
             tuple(peers or ()),
             tuple(_object(one, "--with") for one in others or ()),
@@ -132,9 +135,9 @@ def compare(
         run.go(display.on_block)
         display.stop()
         result = result_of(run, read, options, source.name)
+        report(as_json, result, *_shown(result))
         if page is not None:
             _write(page, result)
-    report(as_json, result, *_shown(result))
     if run.is_interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -194,6 +197,13 @@ class _Source:
             )
         url = read_settings({} if store is None else {"store": store}).store
         return cls(f"model {model}", partial(read_journal, url, model))
+
+
+def _check_writable(path: Path) -> None:
+    """Raise BadInput before a long run if its report could not be written."""
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise BadInput(f"--report {path}: it cannot be written")
 
 
 def _write(path: Path, result: Mapping[str, Any]) -> None:

@@ -189,4 +189,16 @@ def test_the_report_is_written(tmp_path, light):
     done = compare(path, "--columns", json.dumps(SPEC), "--report", str(page))
     assert done.exit_code == 0 and page.read_text().startswith("<!doctype html>")
     done = compare(path, "--columns", json.dumps(SPEC), "--report", str(tmp_path / "no" / "x.html"))
-    assert done.exit_code == 2 and "No such file or directory" in done.stderr
+    # It ends before the run, whose result would be lost.
+    assert done.exit_code == 2 and "it cannot be written" in done.stderr and not done.stdout
+
+
+def test_a_report_that_fails_leaves_the_printed_result(tmp_path, light, monkeypatch):
+    def full(path, *content, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    path = written(tmp_path, samples(300))
+    done = compare(path, "--columns", json.dumps(SPEC), "--report", str(tmp_path / "x.html"))
+    assert done.exit_code == 2 and "No space left on device" in done.stderr
+    assert "300 rows, binary" in done.stdout
