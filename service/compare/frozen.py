@@ -6,7 +6,7 @@ the second one where its output is above .5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class FrozenModel:
     texts: Sequence[bool]
     kinds: Sequence[str]
     score: Score
+    second: str | None = None
+    """The label that an output above .5 is read as, if labels are texts."""
 
     def spec(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
         """The specification that encodes its columns, see columns.py."""
@@ -87,10 +89,11 @@ def load(path: str, spec: Mapping[str, Any], sample: Sample, thread_count: int) 
     except OSError as wrong:
         raise BadInput(f"--frozen {path}: {wrong.strerror or wrong}") from None
     seen = {name: one for name, one in seen_in(sample.rows).items() if name != label}
+    second = resolved["labels"][1] if resolved.get("labels") else None
     if begins == _LIGHTGBM:
-        return _lightgbm(path, seen, thread_count)
+        return replace(_lightgbm(path, seen, thread_count), second=second)
     if Path(path).suffix.lower() == ".onnx":
-        return _onnx(path, seen, thread_count)
+        return replace(_onnx(path, seen, thread_count, second), second=second)
     raise BadInput(f"--frozen {path}: it must be a LightGBM text model or an .onnx file")
 
 
@@ -148,7 +151,9 @@ def _looked_up(codes: Floats, values: Floats) -> Floats:
     return looked_up
 
 
-def _onnx(path: str, seen: Mapping[str, Seen], thread_count: int) -> FrozenModel:
+def _onnx(
+    path: str, seen: Mapping[str, Seen], thread_count: int, second: str | None
+) -> FrozenModel:
     _require("onnxruntime", path)
     import onnxruntime
 
@@ -186,7 +191,7 @@ def _onnx(path: str, seen: Mapping[str, Seen], thread_count: int) -> FrozenModel
                 one.name: _column(table[:, at], one.type, names[at])
                 for at, one in enumerate(inputs)
             }
-        return _output(path, session.run(None, feeds))
+        return _output(path, session.run(None, feeds), second)
 
     about = f"ONNX model {Path(path).name}, never retrained"
     kinds = _kinds(chosen, texts, seen)
@@ -210,12 +215,15 @@ def _column(column: Floats, kind: str, names: Sequence[str]) -> Any:
     return texts[codes][:, None]
 
 
-def _output(path: str, outputs: Sequence[Any]) -> Floats:
-    """Probabilities of the second class, or numbers, among the outputs of an ONNX model."""
+def _output(path: str, outputs: Sequence[Any], second: str | None) -> Floats:
+    """Probabilities of the second class, or numbers, among the outputs of an ONNX model.
+
+    Classes with names are taken by the name `second`.
+    """
     for one in reversed(outputs):
         if isinstance(one, list) and one and isinstance(one[0], Mapping) and len(one[0]) == 2:
-            second = list(one[0])[1]
-            return np.array([row[second] for row in one], np.float64)
+            chosen = second if second in one[0] else list(one[0])[1]
+            return np.array([row[chosen] for row in one], np.float64)
         if isinstance(one, np.ndarray) and one.dtype.kind in "fi":
             if one.ndim == 2 and one.shape[1] == 2:
                 return one[:, 1].astype(np.float64)
@@ -288,6 +296,17 @@ class Frozen(Contestant):
         self._at = [columns.names.index(name) for name in model.columns]
         self._names = [columns.texts_of(at) for at in self._at]
         self._threads = count
+
+    def note(self, figures: Mapping[str, Any]) -> str:
+        """How its output is read; empty without named classes, unless it ranks in reverse."""
+        read_as = repr(self._model.second) if self._model.second else "the positive class"
+        auc = figures.get("auc")
+        if auc is not None and auc < 0.5:
+            return (
+                f"warning: {self.name} ranks rows in reverse (AUC {auc:.2f}): its output above .5,"
+                f" read as {read_as}, seems to mean the other label; swap `labels` in --columns"
+            )
+        return f"{self.name}: an output above .5 is read as {read_as}" if self._model.second else ""
 
     def _predict(self, block: Block) -> Predictions:
         table = self._rows.table(block.first, block.stop, "frozen")[:, self._at]

@@ -6,6 +6,7 @@ from typing import Any
 
 from dualstream.service.compare.contestants import Contestant
 from dualstream.service.compare.file_rows import FileRows
+from dualstream.service.compare.frozen import Frozen
 from dualstream.service.compare.options import Options
 from dualstream.service.compare.peers import Peer
 from dualstream.service.compare.run import Run
@@ -39,8 +40,14 @@ def result_of(run: Run, read: FileRows, options: Options, file: str) -> dict[str
             for one in contestants[1:]
             if (sentence := conclusion(one, run, options)) is not None
         ],
-        "notes": read.notes + _refusals(read) + run.notes,
+        "notes": read.notes + _refusals(read) + run.notes + _about_outputs(run),
     }
+
+
+def _about_outputs(run: Run) -> list[str]:
+    frozen = [one for one in run.contestants if isinstance(one, Frozen)]
+    notes = [one.note(run.figures[one.name].summary()) for one in frozen]
+    return [note for note in notes if note]
 
 
 def _refusals(read: FileRows) -> list[str]:

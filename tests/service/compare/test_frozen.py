@@ -11,7 +11,7 @@ from dualstream.client import BadInput
 from dualstream.service.cli.rows import row_files
 from dualstream.service.compare import peers
 from dualstream.service.compare.file_rows import FileRows, proposed, read_rows
-from dualstream.service.compare.frozen import load
+from dualstream.service.compare.frozen import _output, load
 from dualstream.service.compare.options import Options
 from dualstream.service.compare.prepare import prepare
 from dualstream.service.compare.run import Run
@@ -157,3 +157,24 @@ def test_other_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match="needs onnxruntime, which is not installed"):
         run_of(tmp_path / "model.onnx", rows)
+
+
+def test_outputs_of_named_classes_are_read_by_their_names():
+    """The classes of a model may have another order than the labels of the file."""
+    chances = {"fraud": 0.9, "ok": 0.1}, {"fraud": 0.3, "ok": 0.7}
+    labels = np.array(["fraud", "ok"], object)
+    for second, expected in (("fraud", [0.9, 0.3]), ("ok", [0.1, 0.7]), (None, [0.1, 0.7])):
+        assert _output("", [labels, [*chances]], second).tolist() == expected
+
+
+def test_a_model_that_ranks_in_reverse_is_named(tmp_path):
+    rows = [row | {"x": row["x"] or 0.5} for row in samples(ROWS)]
+    for sign, expected in (("Identity", "is read as 'yes'"), ("Neg", "ranks rows in reverse")):
+        nodes = [
+            helper.make_node("MatMul", ["rows", "weights"], ["sum"]),
+            helper.make_node(sign, ["sum"], ["score"]),
+            helper.make_node("Sigmoid", ["score"], ["chance"]),
+        ]
+        run = run_of(onnx_file(tmp_path, {"rows": (FLOAT, 2)}, nodes, "chance"), rows)
+        frozen = run.contestants[-1]
+        assert expected in frozen.note(run.figures[frozen.name].summary())
