@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dualstream.client import BadInput
 from dualstream.service.compare.baselines import baselines
 from dualstream.service.compare.contestants import Contestant, OnlineLearner
@@ -12,16 +14,16 @@ from dualstream.service.compare.frozen import Frozen
 from dualstream.service.compare.options import Options
 from dualstream.service.compare.peers import PEERS, Peer, PeerRows, default_peers, is_importable
 from dualstream.service.compare.run import Run
-from dualstream.service.compare.schedule import Schedule
-from dualstream.solvers import InvalidSpec, make_learner, resolve_spec
+from dualstream.service.compare.schedule import BLOCK, Schedule
+from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
 
 NAME = "Dualstream"
 ENCODING = ("task", "labels", "features", "columns", "crosses", "history")
 """Fields of a specification that determine how rows are encoded."""
 SHARE_LEFT_OUT = 10
 """A saved model may have been trained on the first tenth of the rows."""
-_TRIED = 2_000
-"""Rows by which the time of a run is estimated."""
+_TRIED, _TRIED_BLOCKS = 2_000, 200
+"""Rows and blocks by which the time of a run is estimated."""
 
 
 def prepare(read: FileRows, options: Options) -> tuple[Run, list[str]]:
@@ -105,6 +107,23 @@ def _peers(
     return names, notes
 
 
+def _block_rows(run: Run) -> int:
+    """Rows of a block in the mean: late labels make blocks short, see schedule.py."""
+    if not run.schedule.is_delayed:
+        return BLOCK
+    lag = float(np.mean(np.arange(len(run.rows)) - run.schedule.available))
+    return min(BLOCK, max(1, int(lag / 100)))
+
+
+def _learning_s(spec: Mapping[str, Any], batch: Batch, block: int) -> float:
+    """Seconds a row to learn in blocks, at most _TRIED_BLOCKS of them."""
+    learner, stop = make_learner(spec), min(len(batch), block * _TRIED_BLOCKS)
+    begin = time.perf_counter()
+    for first in range(0, stop, block):
+        learner.learn(batch[first : min(first + block, stop)])
+    return (time.perf_counter() - begin) / stop
+
+
 def estimate_s(run: Run) -> float:
     """About how long the run takes, by learners and peers that are tried on the first rows."""
     count, rows = min(_TRIED, len(run.rows)), run.rows
@@ -112,10 +131,7 @@ def estimate_s(run: Run) -> float:
     total = 0.0
     for one in run.contestants:
         if isinstance(one, OnlineLearner):
-            learner = make_learner(one.spec)
-            begin = time.perf_counter()
-            learner.learn(batch)
-            total += (time.perf_counter() - begin) / count * len(rows)
+            total += _learning_s(one.spec, batch, _block_rows(run)) * len(rows)
         elif isinstance(one, Peer):
             train_s, predict_s = one.try_on(count)
             windows = zip(schedule.retrainings, schedule.starts, strict=True)

@@ -10,9 +10,10 @@ from dualstream.service.compare.contestants import OnlineLearner
 from dualstream.service.compare.file_rows import FileRows
 from dualstream.service.compare.options import Options, Span
 from dualstream.service.compare.peers import PEERS, PeerKind
-from dualstream.service.compare.prepare import estimate_s, prepare
+from dualstream.service.compare.prepare import _block_rows, estimate_s, prepare
 from dualstream.service.compare.result import result_of
 from dualstream.service.compare.run import Run
+from dualstream.service.compare.schedule import BLOCK
 from dualstream.solvers import make_learner
 from tests.service.compare.support import read, samples, written
 
@@ -226,3 +227,10 @@ def test_boosting_gets_the_most_frequent_categories():
     assert unseen[0, 0] == 3.0 and np.isnan(unseen[1, 0])
     numbers = peers_module._Recode(rows, [False])(rows)
     np.testing.assert_array_equal(numbers, rows)
+
+
+def test_the_estimate_knows_that_late_labels_make_blocks_short(files):
+    for delay, rows in ((0, BLOCK), (50, 1), (300, 2)):
+        run, _ = prepare(files["binary"], Options(("linear",), delay=Span(delay)))
+        assert _block_rows(run) == rows
+        assert estimate_s(run) > 0.0
