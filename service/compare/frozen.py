@@ -283,6 +283,12 @@ def _require(module: str, path: str) -> None:
         )
 
 
+def ranks_in_reverse(figures: Mapping[str, Any]) -> bool:
+    """Are these the figures of a saved model that ranks rows worse than chance?"""
+    auc = figures.get("auc")
+    return figures["kind"] == "frozen" and auc is not None and auc < 0.5
+
+
 class Frozen(Contestant):
     """A saved model on the rows of a run."""
 
@@ -300,11 +306,11 @@ class Frozen(Contestant):
     def note(self, figures: Mapping[str, Any]) -> str:
         """How its output is read; empty without named classes, unless it ranks in reverse."""
         read_as = repr(self._model.second) if self._model.second else "the positive class"
-        auc = figures.get("auc")
-        if auc is not None and auc < 0.5:
+        if ranks_in_reverse({"kind": self.kind, **figures}):
             return (
-                f"warning: {self.name} ranks rows in reverse (AUC {auc:.2f}): its output above .5,"
-                f" read as {read_as}, seems to mean the other label; swap `labels` in --columns"
+                f"warning: {self.name} ranks rows in reverse (AUC {figures['auc']:.2f}): its output"
+                f" above .5, read as {read_as}, seems to mean the other label; swap `labels` in"
+                " --columns"
             )
         return f"{self.name}: an output above .5 is read as {read_as}" if self._model.second else ""
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 from dualstream.service.compare.contestants import Contestant
 from dualstream.service.compare.file_rows import FileRows
-from dualstream.service.compare.frozen import Frozen
+from dualstream.service.compare.frozen import Frozen, ranks_in_reverse
 from dualstream.service.compare.options import Options
 from dualstream.service.compare.peers import Peer
 from dualstream.service.compare.run import Run
@@ -98,12 +99,16 @@ def _share_of_positives(run: Run) -> float | None:
     return float((run.rows.labels(0, run.done) > 0.0).mean())
 
 
+def part_bounds(rows: int) -> list[int]:
+    """The first row of each part, as the points of curves have them, and the number of rows."""
+    return [-(-rows * part // PARTS) for part in range(PARTS + 1)]
+
+
 def _parts(run: Run) -> list[dict[str, Any]]:
     """Equal parts of the rows, each with the mean loss of all and which one is ahead."""
     losses = {name: figures.mean_by(PARTS) for name, figures in run.figures.items()}
     parts = []
-    for part in range(PARTS):
-        first, stop = (len(run.rows) * at // PARTS for at in (part, part + 1))
+    for part, (first, stop) in enumerate(pairwise(part_bounds(len(run.rows)))):
         means = {name: one[part] for name, one in losses.items() if one[part] is not None}
         if means:
             begin = max(first, run.compare_from or 0)
@@ -121,9 +126,10 @@ def _parts(run: Run) -> list[dict[str, Any]]:
 
 
 def conclusion(one: Mapping[str, Any], run: Run, options: Options) -> str | None:
-    """A sentence about the gain over a contestant; None for a baseline that is clearly worse."""
+    """A sentence about the gain over a contestant; None for a baseline that is clearly worse,
+    and for a saved model that seems to be read in reverse."""
     gain = one["gain"]
-    if gain is None:
+    if gain is None or ranks_in_reverse(one):
         return None
     low, high = gain["low"], gain["high"]
     if high < 0.0:

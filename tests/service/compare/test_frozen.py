@@ -14,6 +14,7 @@ from dualstream.service.compare.file_rows import FileRows, proposed, read_rows
 from dualstream.service.compare.frozen import _output, load
 from dualstream.service.compare.options import Options
 from dualstream.service.compare.prepare import prepare
+from dualstream.service.compare.result import conclusion
 from dualstream.service.compare.run import Run
 from dualstream.service.features.infer.sample import read_sample
 from tests.service.compare.support import COLORS, samples, written
@@ -177,4 +178,11 @@ def test_a_model_that_ranks_in_reverse_is_named(tmp_path):
         ]
         run = run_of(onnx_file(tmp_path, {"rows": (FLOAT, 2)}, nodes, "chance"), rows)
         frozen = run.contestants[-1]
-        assert expected in frozen.note(run.figures[frozen.name].summary())
+        figures = run.figures[frozen.name].summary()
+        assert expected in frozen.note(figures)
+        one = {
+            "name": "m",
+            "kind": "frozen",
+            "gain": run.gains[frozen.name].summary(0.95),
+        } | figures
+        assert (conclusion(one, run, Options()) is None) == (sign == "Neg")

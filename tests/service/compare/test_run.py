@@ -1,17 +1,20 @@
 """A run by its definition: each row is predicted before its label is used, for everyone."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from dualstream.client import BadInput
 from dualstream.service.compare import peers as peers_module
 from dualstream.service.compare.baselines import LastLabel, MostFrequent, RunningMean
-from dualstream.service.compare.contestants import OnlineLearner
+from dualstream.service.compare.contestants import OnlineLearner, Predictions
+from dualstream.service.compare.figures import POINTS, Figures
 from dualstream.service.compare.file_rows import FileRows
 from dualstream.service.compare.options import Options, Span
 from dualstream.service.compare.peers import PEERS, PeerKind
 from dualstream.service.compare.prepare import _block_rows, estimate_s, prepare
-from dualstream.service.compare.result import result_of
+from dualstream.service.compare.result import PARTS, part_bounds, result_of
 from dualstream.service.compare.run import Run
 from dualstream.service.compare.schedule import BLOCK
 from dualstream.solvers import make_learner
@@ -171,6 +174,18 @@ def test_an_interrupt_leaves_the_figures_of_whole_blocks(files, recorder):
     result = result_of(run, got, Options(), "rows.csv")
     assert result["done"] == 333 and result["compared"] == 300
     assert result["parts"][-1]["last"] == 333
+
+
+@pytest.mark.parametrize("rows", [10, 333, 32_561])
+def test_parts_have_the_rows_of_their_points(rows):
+    figures = Figures("regression", rows)
+    part = np.arange(rows) * POINTS // rows // (POINTS // PARTS)
+    losses = np.random.default_rng(0).random(rows)
+    figures.add(0, np.zeros(rows), Predictions(losses), losses)
+    bounds = part_bounds(rows)
+    assert bounds == [*np.searchsorted(part, range(PARTS)).tolist(), rows]
+    expected = [losses[first:stop].mean() for first, stop in pairwise(bounds)]
+    assert figures.mean_by(PARTS) == pytest.approx(expected)
 
 
 def test_further_learners_get_the_same_rows(files, recorder):
