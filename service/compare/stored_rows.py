@@ -5,12 +5,14 @@ of the peers' table and of a saved model.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dualstream.client import BadInput
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Floats, Ints
 
@@ -22,6 +24,18 @@ _TYPES: Mapping[str, Any] = {
     "table": np.float64,
     "frozen": np.float64,
 }
+
+
+@contextmanager
+def _naming_folder() -> Iterator[None]:
+    """Raise BadInput with the folder if a temporary file cannot be written."""
+    try:
+        yield
+    except OSError as wrong:
+        folder = tempfile.gettempdir()
+        raise BadInput(
+            f"{folder}: {wrong.strerror} (of encoded rows); set TMPDIR to a folder with more room"
+        ) from None
 
 
 class StoredRows:
@@ -65,8 +79,9 @@ class StoredRows:
             "weights": batch.weights,
             **tables,
         }
-        for name, array in parts.items():
-            self._files[name].write(np.ascontiguousarray(array, _TYPES[name]).data)
+        with _naming_folder():
+            for name, array in parts.items():
+                self._files[name].write(np.ascontiguousarray(array, _TYPES[name]).data)
         self._features[batch.indices] = True
         self._lengths.append(np.diff(batch.indptr))
         self.appended += len(batch)
@@ -80,7 +95,8 @@ class StoredRows:
             np.cumsum(np.concatenate(self._lengths), out=self._make_starts())
         self._lengths = []
         for name, file in self._files.items():
-            file.flush()
+            with _naming_folder():
+                file.flush()
             size = file.tell()
             # The map stays when its file is closed, which deletes the file afterwards.
             empty = np.empty(0, _TYPES[name])

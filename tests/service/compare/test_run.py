@@ -1,5 +1,6 @@
 """A run by its definition: each row is predicted before its label is used, for everyone."""
 
+import tempfile
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +18,8 @@ from dualstream.service.compare.prepare import _block_rows, estimate_s, prepare
 from dualstream.service.compare.result import PARTS, part_bounds, result_of
 from dualstream.service.compare.run import Run
 from dualstream.service.compare.schedule import BLOCK
-from dualstream.solvers import make_learner
+from dualstream.service.compare.stored_rows import StoredRows
+from dualstream.solvers import Batch, make_learner
 from tests.service.compare.support import read, samples, written
 
 LIGHT = {"algorithm": "sgd"}
@@ -249,3 +251,11 @@ def test_the_estimate_knows_that_late_labels_make_blocks_short(files):
         run, _ = prepare(files["binary"], Options(("linear",), delay=Span(delay)))
         assert _block_rows(run) == rows
         assert estimate_s(run) > 0.0
+
+
+def test_a_full_folder_of_temporary_files_is_named(monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb", buffering=0))
+    rows = StoredRows(2, 2, {"table": 2, "frozen": 0})
+    with pytest.raises(BadInput, match=r"No space left on device .* set TMPDIR"):
+        rows.append(Batch.from_dense(np.ones((3, 2)), np.ones(3)), {}, None)
+    rows.close()
