@@ -174,7 +174,7 @@ def wide_specs():
         spec = next(
             spec
             for mine, spec in SPECS.items()
-            if spec["algorithm"] == name and "nonlinear" not in mine
+            if spec["algorithm"] == name and not mine.endswith(("nonlinear", "pairs"))
         )
         spec = {field: value for field, value in spec.items() if field != "basis"}
         if name == "semiparametric":
