@@ -1,5 +1,6 @@
 """Views of served weights: equal to their dense definition, and of little memory if wide."""
 
+import re
 import tracemalloc
 
 import numpy as np
@@ -174,7 +175,7 @@ def wide_specs():
         spec = next(
             spec
             for mine, spec in SPECS.items()
-            if spec["algorithm"] == name and not mine.endswith(("nonlinear", "pairs"))
+            if spec["algorithm"] == name and not re.search("nonlinear|pairs", mine)
         )
         spec = {field: value for field, value in spec.items() if field != "basis"}
         if name == "semiparametric":
