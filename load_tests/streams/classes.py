@@ -69,7 +69,7 @@ def of_streams() -> list[str]:
     for name, batch in streams.items():
         cells, times = [], []
         for spec in MODELS.values():
-            error, us = learned(spec, batch)
+            error, us, _ = learned(spec, batch)
             cells.append(f"{error:.2f}")
             times = [f"{us:.0f}"]  # of `full`, the last
         sizes = (f"{len(batch):,}", f"{len(batch.classes)}", f"{batch.dim}")
