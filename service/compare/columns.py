@@ -1,6 +1,6 @@
 """Columns of a table for peers, from rows that are encoded by `columns`: numbers and categories.
 
-The rows are encoded once more with an indicator for missing values, which tells 0 from missing.
+The rows are encoded once more with an indicator for missing values, as 0 is a value.
 A number and each part of a time is a column, a boolean one of 0 and 1, a category one of codes.
 Free text, lists, and columns without a declared type do not fit into a table.
 """

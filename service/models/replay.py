@@ -122,7 +122,10 @@ def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]
 
 
 def _needs_the_file(field: str, why_not: str) -> Refused:
-    remedy = "learn the file again with the new specification"
+    remedy = (
+        "learn the file again with the new specification, or try it with"
+        " `dualstream compare FILE --columns SPEC`"
+    )
     return Refused(f"{field} cannot change so, because {why_not}; {remedy}")
 
 

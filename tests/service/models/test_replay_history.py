@@ -261,5 +261,6 @@ def test_a_history_of_what_the_journal_does_not_have_is_refused(serve, store):
         said = refused(store, "--set", f"history={json.dumps([group])}")
         assert reason in said
     assert "learn the file again with the new specification" in said
+    assert "dualstream compare FILE --columns SPEC" in said
     said = refused(store, "--set", f"history={json.dumps([CARD])}", model="plain")
     assert "no key 'card' (it has none)" in said
