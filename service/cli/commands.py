@@ -75,6 +75,15 @@ class _Commands(TyperGroup):
             self.commands = typer.main.get_group(app).commands
         return super().resolve_command(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """In plain text, because the import of rich's Markdown takes longer than all the rest."""
+        super(TyperGroup, self).format_help(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each with its whole summary."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in self.commands.items()])
+
     def main(self, *args: Any, **options: Any) -> Any:
         common.open_standard_files()
         if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:

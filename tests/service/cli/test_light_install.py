@@ -114,7 +114,7 @@ def test_commands_of_the_client_run_without_the_server(shared_server):
 
 def test_the_help_imports_no_command():
     program = """
-BLOCKED |= {"httpx", "pydantic"}
+BLOCKED |= {"httpx", "markdown_it", "pydantic"}  # markdown_it: much of a start
 from dualstream.service.cli import app
 app(["--help"])
 """
