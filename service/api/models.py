@@ -178,6 +178,7 @@ def _metrics_of(model: Served) -> dict[str, Any]:
         "rejected": model.replica.rejected,
         "refused_controls": model.replica.refused_controls,
         **model.replica.progress.summary(),
+        **model.replica.parts.metrics(),
         **({} if learner is None else {"members": list(map(_metrics_of_member, members))}),
         **staleness(model),
     }

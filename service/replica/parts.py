@@ -116,6 +116,10 @@ class StatePart:
         """Fields of the answer about a model at `seq`."""
         return {}
 
+    def metrics(self) -> Mapping[str, Any]:
+        """Fields of GET metrics."""
+        return {}
+
     def progress(self, seq: int) -> Mapping[str, Any]:
         """Fields of a progress event of a model at `seq`."""
         return {}
@@ -195,6 +199,10 @@ class Parts:
     def fields(self, seq: int) -> dict[str, Any]:
         """Fields of the answer about a model at `seq`."""
         return {name: value for part in self for name, value in part.fields(seq).items()}
+
+    def metrics(self) -> dict[str, Any]:
+        """Fields of GET metrics."""
+        return {name: value for part in self for name, value in part.metrics().items()}
 
     def progress(self, seq: int) -> dict[str, Any]:
         """Fields of a progress event of a model at `seq`."""
