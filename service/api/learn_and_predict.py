@@ -385,7 +385,7 @@ async def _answer(
     """Predictions by the current state, or by a version."""
     async with state.serving():
         learner, seq, chain = state.learner, state.seq, state.chain
-        answered = await responses.scored(model, learner, parsed, batch, seq, kept)
+        answered = await responses.scored(model, state, parsed, batch, kept)
         if explains:
             await add_explanations(model, learner, parsed, batch, answered)
         served = as_served(learner, batch) if kept is not None else None

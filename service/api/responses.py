@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.observability.tracing import start_child
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
+from dualstream.service.replica.parts import AnswerField, Scored
 from dualstream.service.replica.requests import Receipt, Request
 from dualstream.service.replica.row_sums import (
     Column,
@@ -25,7 +26,7 @@ from dualstream.service.replica.row_sums import (
     mean,
     where_not,
 )
-from dualstream.solvers import Batch, Learner
+from dualstream.solvers import Batch
 from dualstream.solvers.protocols.learner import predict_waiting
 from dualstream.solvers.protocols.served_form import classes_of
 from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label
@@ -34,6 +35,8 @@ from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
     from dualstream.service.models.late_labels import Kept
+    from dualstream.service.models.versions import LoadedVersion
+    from dualstream.service.replica.replica import Replica
     from dualstream.solvers.online.class_model import ClassModel
 
 NOT_FINITE = "the update would not be finite"
@@ -350,39 +353,41 @@ def _mistakes(
     return count(where_not(receipt.rejected if rejected else None, wrong))
 
 
-ByRow = tuple[list[float | None], list[Any], list[float | None] | None]
-"""Scores, labels and probabilities of the good rows, None in each where the score is not finite;
-None for all probabilities of a model without them."""
+ByRow = tuple[list[float | None], list[Any], list[float | None] | None, Sequence[AnswerField]]
+"""Scores, labels, probabilities and fields of features of the good rows, None in each where the
+score is not finite; None for all probabilities of a model without them."""
+State: TypeAlias = "Replica | LoadedVersion"
+"""What predicts. It does not change while rows are scored."""
 
 
 async def scored(
-    model: Model,
-    learner: Learner,
-    parsed: ParsedRows,
-    batch: Batch,
-    seq: int,
-    kept: "list[Kept] | None" = None,
+    model: Model, state: State, parsed: ParsedRows, batch: Batch, kept: "list[Kept] | None" = None
 ) -> Predicted | PredictedMany:
-    """Predictions of the learner, a state of this model, for one or several rows.
+    """Predictions of a state of this model for one or several rows.
 
     What rows keep while they wait for their labels is added to `kept`.
 
-    A batch that takes long is scored in a thread. The caller is inside `serving`, or the learner
-    does not change.
+    A batch that takes long is scored in a thread. The caller is inside `serving`.
     """
-    scores, labels, probabilities = await scored_rows(model, learner, batch, kept)
+    scores, labels, probabilities, fields = await scored_rows(model, state, batch, kept)
     if parsed.single:
         probability = None if probabilities is None else probabilities[0]
-        return predicted_row(model, seq, scores[0], labels[0], probability)
-    return PredictedMany(
+        one = predicted_row(model, state.seq, scores[0], labels[0], probability)
+        for field in fields:
+            setattr(one, field.one, field.values[0])
+        return one
+    many = PredictedMany(
         model=model.record.id,
-        seq=seq,
+        seq=state.seq,
         scores=_values_by_row(parsed, scores),
         labels=_values_by_row(parsed, labels),
         probabilities=None if probabilities is None else _values_by_row(parsed, probabilities),
         rejected=len(parsed.errors) if parsed.errors else UNSET,
         errors=first_errors(parsed.errors),
     )
+    for field in fields:
+        setattr(many, field.many, _values_by_row(parsed, field.values))
+    return many
 
 
 def predicted_row(
@@ -411,13 +416,13 @@ def state_headers(seq: int, chain: str, age_s: float | None) -> list[tuple[bytes
 
 
 async def scored_rows(
-    model: Model, learner: Learner, batch: Batch, kept: "list[Kept] | None" = None
+    model: Model, state: State, batch: Batch, kept: "list[Kept] | None" = None
 ) -> ByRow:
     """As `scored`, as columns."""
     if model.row_schema.task == "multiclass":
-        score = partial(_by_class, learner, kept)
+        score = partial(_by_class, state, kept)
     else:
-        score = partial(_by_score, model, learner, kept)
+        score = partial(_by_score, model, state, kept)
     span = start_child("score")
     try:
         slices = await model.replica.scored(score, batch)
@@ -428,16 +433,37 @@ async def scored_rows(
 
 
 def _joined(slices: Sequence[ByRow]) -> ByRow:
-    scores, labels, probabilities = zip(*slices, strict=True)
+    scores, labels, probabilities, fields = zip(*slices, strict=True)
     has_probabilities = probabilities[0] is not None
     return (
         list(chain.from_iterable(scores)),
         list(chain.from_iterable(labels)),
         list(chain.from_iterable(probabilities)) if has_probabilities else None,
+        [
+            same[0]._replace(values=list(chain.from_iterable(one.values for one in same)))
+            for same in zip(*fields, strict=True)
+        ],
     )
 
 
-def _by_score(model: Model, learner: Learner, kept: "list[Kept] | None", batch: Batch) -> ByRow:
+def _fields(state: State, scores: Sequence[float | None], scored: Scored) -> list[AnswerField]:
+    """What the features of the model add to the answer; `scores` are those of the answer."""
+    fields = [field for answers in state.parts.answers for field in answers(scored)]
+    if None not in scores:
+        return fields
+    return [
+        field._replace(
+            values=[
+                None if score is None else value
+                for score, value in zip(scores, field.values, strict=True)
+            ]
+        )
+        for field in fields
+    ]
+
+
+def _by_score(model: Model, state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
+    learner = state.learner
     if kept is None:
         predictions = learner.predict(batch)
     else:
@@ -447,12 +473,17 @@ def _by_score(model: Model, learner: Learner, kept: "list[Kept] | None", batch: 
     name = model.row_schema.class_name
     labels = [None if score is None else name(score) for score in scores]
     probabilities = learner.probabilities(predictions)
-    return scores, labels, None if probabilities is None else _finite_with(scores, probabilities)
+    fields: Sequence[AnswerField] = ()
+    if state.parts.answers:
+        fields = _fields(state, scores, Scored(batch, predictions, probabilities, None))
+    if probabilities is None:
+        return scores, labels, None, fields
+    return scores, labels, _finite_with(scores, probabilities), fields
 
 
-def _by_class(learner: Learner, kept: "list[Kept] | None", batch: Batch) -> ByRow:
+def _by_class(state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     """The best class of each row with its score and probability."""
-    class_model: ClassModel = learner  # type: ignore[assignment]
+    class_model: ClassModel = state.learner  # type: ignore[assignment]
     predictions = class_model.predict_classes(batch)
     if kept is not None:
         kept.append(predictions)
@@ -464,8 +495,12 @@ def _by_class(learner: Learner, kept: "list[Kept] | None", batch: Batch) -> ByRo
         class_label(predictions.classes[b]) if b >= 0 and score is not None else None
         for b, score in zip(best, scores, strict=True)
     ]
+    fields: Sequence[AnswerField] = ()
+    if state.parts.answers:
+        best_scores = np.array(scores, np.float64)
+        fields = _fields(state, scores, Scored(batch, best_scores, None, predictions))
     if predictions.probabilities is None:
-        return scores, labels, None
+        return scores, labels, None, fields
     of = predictions.probabilities
     probabilities = [float(of[k, b]) if b >= 0 else math.nan for k, b in enumerate(best)]
-    return scores, labels, _finite_with(scores, probabilities)
+    return scores, labels, _finite_with(scores, probabilities), fields

@@ -374,13 +374,15 @@ class ShortRequests:
         replica = model.replica
         async with replica.serving():
             seq, chain = replica.seq, replica.chain
-            scores, labels, probabilities = await scored_rows(model, replica.learner, batch)
+            scores, labels, probabilities, fields = await scored_rows(model, replica, batch)
         self._telemetry.saw_predictions(model.record.id, len(batch))
         age_s = model.stale_s
         lines = _lines(state_headers(seq, chain, age_s))
         for row, request in enumerate(requests):
             probability = None if probabilities is None else probabilities[row]
             result = predicted_row(model, seq, scores[row], labels[row], probability, age_s)
+            for field in fields:
+                setattr(result, field.one, field.values[row])
             self._send(request, 200, _JSON, lines, _encode(result))
 
     # -- rows ------------------------------------------------------------------------------------

@@ -135,8 +135,8 @@ async def infer(model_id: str, request: Request) -> Response:
         response = Response(media_type="application/json")
         async with model.replica.serving():
             response.headers.update(etag_header(model))
-            learner, batch = model.replica.learner, as_batch([parsed.rows])
-            predicted = await scored(model, learner, parsed, batch, model.replica.seq)
+            batch = as_batch([parsed.rows])
+            predicted = await scored(model, model.replica, parsed, batch)
             labels = _kind_of_labels(model)
     assert isinstance(predicted, PredictedMany)
     answer: dict[str, Any] = {"model_name": model_id}

@@ -27,6 +27,7 @@ from dualstream.service.models.model import Model
 from dualstream.service.models.problems import unavailable
 from dualstream.service.replica.copies import Rollback, fetch_copy, why_forgotten, why_no_way_back
 from dualstream.service.replica.fork_detection import Forked
+from dualstream.service.replica.parts import Parts
 from dualstream.service.replica.point_in_time import NotKept, state_at
 from dualstream.service.replica.requests import ControlRequest, Receipt, is_left
 from dualstream.service.replica.state import Captured, UnreadableCopy, read_copy
@@ -193,6 +194,7 @@ class LoadedVersion(NamedTuple):
     """The state of a version in memory, for predictions."""
 
     learner: Learner
+    parts: Parts
     seq: int
     chain: str
     bytes: int
@@ -242,7 +244,7 @@ class LoadedVersions:
         except UnreadableCopy as error:
             raise _unreadable(version.name, error) from error
         loaded = LoadedVersion(
-            state.learner, version.seq, version.chain, version.bytes, asyncio.Lock()
+            state.learner, state.parts, version.seq, version.chain, version.bytes, asyncio.Lock()
         )
         self._loaded[model.record.incarnation, version.digest] = loaded
         self._discard_copy()

@@ -1,7 +1,7 @@
 """StatePart: what an optional feature keeps in the state of one model."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -9,11 +9,36 @@ from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.row_ids import RowIds
 from dualstream.solvers import Batch, Learner, Outcome
+from dualstream.solvers.jit import Floats
+
+if TYPE_CHECKING:
+    from dualstream.solvers.online.class_choice import ClassScores
 
 Arrays = Mapping[str, np.ndarray]
 ArraysByPrefix = Mapping[str, Arrays]
 """Arrays of a state, without the prefix of their names; a missing prefix has none."""
 LearnRows = Callable[[Batch, int], Outcome]
+
+
+class Scored(NamedTuple):
+    """Predictions of n rows by one state. Numbers need not be finite."""
+
+    rows: Batch
+    scores: Floats
+    """(n,); of classes that of the best one."""
+    probabilities: Floats | None
+    """(n,) of the positive class; None for other tasks, and if the loss gives none."""
+    classes: "ClassScores | None"
+    """Of the task multiclass."""
+
+
+class AnswerField(NamedTuple):
+    """A field of the answers of predict, which has this name for `one` row and for `many`."""
+
+    one: str
+    many: str
+    values: Sequence[Any]
+    """One for each row, as in the JSON. The answer has null where the score is not finite."""
 
 
 class StatePart:
@@ -112,6 +137,13 @@ class StatePart:
 
     # -- answers ---------------------------------------------------------------------------------
 
+    def answers(self, scored: Scored) -> Sequence[AnswerField]:
+        """Fields that answers of predict have besides those of every model, or in their place.
+
+        `Predicted` and `PredictedMany` declare them. It may run in a thread, and is a read.
+        """
+        return ()
+
     def fields(self, seq: int) -> Mapping[str, Any]:
         """Fields of the answer about a model at `seq`."""
         return {}
@@ -144,6 +176,7 @@ class Parts:
     __slots__ = (
         "_by_type",
         "absent",
+        "answers",
         "check_learning",
         "forgetting",
         "gate",
@@ -163,6 +196,7 @@ class Parts:
         self.on_reached = [part.on_reached for part in self._overriding("on_reached")]
         self.on_ids = [part.on_ids for part in self._overriding("on_ids")]
         self.check_learning = [part.check_learning for part in self._overriding("check_learning")]
+        self.answers = [part.answers for part in self._overriding("answers")]
 
     def __iter__(self) -> Iterator[StatePart]:
         return iter(self._by_type.values())
