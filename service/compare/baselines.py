@@ -3,30 +3,26 @@
 import numpy as np
 
 from dualstream.service.compare.contestants import Contestant, Predictions
-from dualstream.service.compare.schedule import Block, Schedule
+from dualstream.service.compare.schedule import Block
 from dualstream.service.compare.stored_rows import StoredRows
 from dualstream.solvers.jit import Floats, Ints
 
 
-def baselines(task: str, rows: StoredRows, schedule: Schedule) -> list[Contestant]:
+def baselines(task: str, rows: StoredRows) -> list[Contestant]:
     """The baselines of a task."""
     constant = RunningMean if task == "regression" else MostFrequent
-    return [constant(rows, schedule), LastLabel(rows, schedule)]
+    return [constant(rows), LastLabel(rows)]
 
 
 class _Baseline(Contestant):
-    def __init__(self, rows: StoredRows, schedule: Schedule) -> None:
-        self._rows, self._schedule = rows, schedule
+    def __init__(self, rows: StoredRows) -> None:
+        self._rows = rows
         self._count = 0
 
     def _predict(self, block: Block) -> Predictions:
-        available = self._schedule.available[block.first : block.stop]
-        if self._schedule.is_delayed:
-            available = np.full(len(available), block.labelled)
-        before = self._count
-        labels = self._rows.labels(before, int(available[-1]))
-        self._count = int(available[-1])
-        return Predictions(self._of_labels(labels, available - before))
+        before, self._count = self._count, int(block.labelled[-1])
+        labels = self._rows.labels(before, self._count)
+        return Predictions(self._of_labels(labels, block.labelled - before))
 
     def _of_labels(self, labels: Floats, counts: Ints) -> Floats:
         """Predictions of rows to which the first `counts` of these new labels are available."""
@@ -38,8 +34,8 @@ class MostFrequent(_Baseline):
 
     name = "most frequent label"
 
-    def __init__(self, rows: StoredRows, schedule: Schedule) -> None:
-        super().__init__(rows, schedule)
+    def __init__(self, rows: StoredRows) -> None:
+        super().__init__(rows)
         self._counts: dict[float, int] = {}
         self._best = -1.0
 
@@ -58,8 +54,8 @@ class LastLabel(_Baseline):
 
     name = "last label"
 
-    def __init__(self, rows: StoredRows, schedule: Schedule) -> None:
-        super().__init__(rows, schedule)
+    def __init__(self, rows: StoredRows) -> None:
+        super().__init__(rows)
         self._last = 0.0 if rows.classes == () else -1.0
 
     def _of_labels(self, labels: Floats, counts: Ints) -> Floats:
@@ -73,8 +69,8 @@ class RunningMean(_Baseline):
 
     name = "mean so far"
 
-    def __init__(self, rows: StoredRows, schedule: Schedule) -> None:
-        super().__init__(rows, schedule)
+    def __init__(self, rows: StoredRows) -> None:
+        super().__init__(rows)
         self._sum, self._number = 0.0, 0
 
     def _of_labels(self, labels: Floats, counts: Ints) -> Floats:

@@ -3,8 +3,9 @@
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,21 @@ class Predictions:
         columns = (self.chances, self.scores)
         chances, scores = (None if one is None else one[first:stop] for one in columns)
         return Predictions(self.labels[first:stop], chances, scores)
+
+    @classmethod
+    def joined(cls, groups: Sequence["Predictions"]) -> "Predictions":
+        """Predictions of consecutive rows (at least one)."""
+        return cls(
+            np.concatenate([one.labels for one in groups]),
+            _joined([one.chances for one in groups]),
+            _joined([one.scores for one in groups]),
+        )
+
+
+def _joined(columns: Sequence[Floats | None]) -> Floats | None:
+    """A column of consecutive groups; None if the groups have none."""
+    present = [column for column in columns if column is not None]
+    return np.concatenate(present) if present else None
 
 
 class Contestant(ABC):
@@ -78,16 +94,37 @@ class OnlineLearner(Contestant):
         self._task: str = spec["task"]
         self._learner: Any = make_learner(spec)
         self._waiting: deque[Batch] = deque()
+        self._learned = 0
+        """Rows, from the first one, that are learned."""
         # The first call compiles kernels, or reads them from their cache.
         make_learner(spec).learn(rows.batch(0, min(_WARM_ROWS, len(rows))))
 
     def _predict(self, block: Block) -> Predictions:
         batch = self._rows.batch(block.first, block.stop)
-        if block.labelled == block.first and not self._waiting:
-            return self._of_outcome(block, self._learner.learn(batch))
-        self._learn_waiting(block)
+        if not self._waiting and np.array_equal(block.labelled, range(block.first, block.stop)):
+            self._learned = block.stop
+            return self._of_outcome(self._learner.learn(batch))
+        firsts = np.flatnonzero(np.diff(block.labelled, prepend=-1)).tolist()
+        groups = []
+        for first, stop in pairwise([*firsts, len(batch)]):
+            self._learn_waiting(int(block.labelled[first]))
+            groups.append(self._predict_waiting(batch[first:stop], block.first + first))
+        return Predictions.joined(groups)
+
+    def _learn_waiting(self, labelled: int) -> None:
+        """Learn the rows whose labels are available by now."""
+        while self._waiting and self._learned < labelled:
+            batch = self._waiting.popleft()
+            count = min(len(batch), labelled - self._learned)
+            self._learner.learn(batch[:count])
+            if count < len(batch):
+                self._waiting.appendleft(batch[count:])
+            self._learned += count
+
+    def _predict_waiting(self, batch: Batch, first: int) -> Predictions:
+        """Predict rows, from row `first` of the run on, that then wait for their labels."""
         if self._task == "multiclass":
-            predictions = self._of_classes(block, self._learner.predict_classes(batch))
+            predictions = self._of_classes(first, self._learner.predict_classes(batch))
         else:
             scores, parts = predict_waiting(self._learner, batch)
             if parts is not None:
@@ -96,18 +133,7 @@ class OnlineLearner(Contestant):
         self._waiting.append(batch)
         return predictions
 
-    def _learn_waiting(self, block: Block) -> None:
-        """Learn the rows whose labels are available by now."""
-        left = block.first - sum(map(len, self._waiting))
-        while self._waiting and left < block.labelled:
-            batch = self._waiting.popleft()
-            count = min(len(batch), block.labelled - left)
-            self._learner.learn(batch[:count])
-            if count < len(batch):
-                self._waiting.appendleft(batch[count:])
-            left += count
-
-    def _of_outcome(self, block: Block, outcome: Outcome) -> Predictions:
+    def _of_outcome(self, outcome: Outcome) -> Predictions:
         if outcome.predicted is None:
             return self._of_scores(outcome.scores)
         index = self._class_index(outcome.classes)
@@ -116,12 +142,12 @@ class OnlineLearner(Contestant):
         logs = outcome.log_losses
         return Predictions(labels, None if logs is None else np.exp(-np.nan_to_num(logs, nan=35.0)))
 
-    def _of_classes(self, block: Block, scored: Any) -> Predictions:
+    def _of_classes(self, first: int, scored: Any) -> Predictions:
         index = self._class_index(scored.classes)
         labels = np.where(scored.best >= 0, index[np.maximum(scored.best, 0)], -1.0)
         if scored.probabilities is None:
             return Predictions(labels)
-        wanted = self._rows.labels(block.first, block.stop)
+        wanted = self._rows.labels(first, first + len(labels))
         return Predictions(labels, chances_of(scored.probabilities, index, wanted))
 
     def _class_index(self, classes: tuple[str, ...]) -> Floats:

@@ -244,7 +244,7 @@ class Peer(Contestant):
         """Train on the window before a block. A model that cannot be trained is not replaced."""
         begin = time.process_time()
         try:
-            self._train(self._windows[block.first], block.labelled)
+            self._train(self._windows[block.first], int(block.labelled[0]))
             self._ahead = None
             self.can_predict = True
             self.trainings += 1

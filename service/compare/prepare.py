@@ -22,8 +22,8 @@ ENCODING = ("task", "labels", "features", "columns", "crosses", "history")
 """Fields of a specification that determine how rows are encoded."""
 SHARE_LEFT_OUT = 10
 """A saved model may have been trained on the first tenth of the rows."""
-_TRIED, _TRIED_BLOCKS = 2_000, 200
-"""Rows and blocks by which the time of a run is estimated."""
+_TRIED, _TRIED_GROUPS = 2_000, 200
+"""Rows and groups by which the time of a run is estimated."""
 
 
 def prepare(read: FileRows, options: Options) -> tuple[Run, list[str]]:
@@ -35,7 +35,7 @@ def prepare(read: FileRows, options: Options) -> tuple[Run, list[str]]:
     contestants: list[Contestant] = [
         OnlineLearner(NAME, _about(resolved), resolved, rows),
         *_learners(read, options.specs),
-        *baselines(task, rows, schedule),
+        *baselines(task, rows),
     ]
     matrix = PeerRows(rows, read.columns)
     names, notes = _peers(options.peers, matrix, read.why_no_table)
@@ -107,20 +107,20 @@ def _peers(
     return names, notes
 
 
-def _block_rows(run: Run) -> int:
-    """Rows of a block in the mean: late labels make blocks short, see schedule.py."""
+def _group_rows(run: Run) -> int:
+    """Rows that are learned together in the mean: late labels arrive in groups."""
     if not run.schedule.is_delayed:
         return BLOCK
     lag = float(np.mean(np.arange(len(run.rows)) - run.schedule.available))
     return min(BLOCK, max(1, int(lag / 100)))
 
 
-def _learning_s(spec: Mapping[str, Any], batch: Batch, block: int) -> float:
-    """Seconds a row to learn in blocks, at most _TRIED_BLOCKS of them."""
-    learner, stop = make_learner(spec), min(len(batch), block * _TRIED_BLOCKS)
+def _learning_s(spec: Mapping[str, Any], batch: Batch, group: int) -> float:
+    """Seconds a row to learn in groups, at most _TRIED_GROUPS of them."""
+    learner, stop = make_learner(spec), min(len(batch), group * _TRIED_GROUPS)
     begin = time.perf_counter()
-    for first in range(0, stop, block):
-        learner.learn(batch[first : min(first + block, stop)])
+    for first in range(0, stop, group):
+        learner.learn(batch[first : min(first + group, stop)])
     return (time.perf_counter() - begin) / stop
 
 
@@ -131,7 +131,7 @@ def estimate_s(run: Run) -> float:
     total = 0.0
     for one in run.contestants:
         if isinstance(one, OnlineLearner):
-            total += _learning_s(one.spec, batch, _block_rows(run)) * len(rows)
+            total += _learning_s(one.spec, batch, _group_rows(run)) * len(rows)
         elif isinstance(one, Peer):
             train_s, predict_s = one.try_on(count)
             windows = zip(schedule.retrainings, schedule.starts, strict=True)

@@ -25,9 +25,8 @@ class Block(NamedTuple):
 
     first: int
     stop: int
-    labelled: int
-    """Number of rows, from the first one, whose labels are available; without delay also those in
-    the block, each to the rows after it."""
+    labelled: Ints
+    """(stop - first,): to each row, how many labels of the first rows are available."""
     retrains: bool
     """Are peers trained before it?"""
 
@@ -44,6 +43,7 @@ class Schedule:
     starts: list[int]
     """Of each, the first row of its window."""
     is_delayed: bool
+    """Do labels arrive late, in groups?"""
 
     @classmethod
     def of(cls, rows: int, times: Floats, options: Options) -> "Schedule":
@@ -71,17 +71,23 @@ class Schedule:
             retrains = first == next_end
             if retrains:
                 next_end = next(due)
-            stop = min(self._end(first), next_end, first + BLOCK)
-            yield Block(first, stop, int(self.available[first]), retrains)
+            stop = min(next_end, first + BLOCK)
+            yield Block(first, stop, self._labelled(first, stop), retrains)
             first = stop
 
-    def _end(self, first: int) -> int:
-        """The first row to which another group of labels is available."""
+    def _labelled(self, first: int, stop: int) -> Ints:
+        """Labels that are available to rows, in whole groups from the first row on."""
+        available = self.available[first:stop]
         if not self.is_delayed:
-            return self.rows
-        labelled = int(self.available[first])
-        group = max(1, (first - labelled) // 100)
-        return max(first + 1, int(np.searchsorted(self.available, labelled + group)))
+            return available
+        labelled, row = np.empty(len(available), np.int64), 0
+        while row < len(available):
+            count = int(available[row])
+            group = max(1, (first + row - count) // 100)
+            end = max(row + 1, int(np.searchsorted(available, count + group)))
+            labelled[row:end] = count
+            row = end
+        return labelled
 
 
 def _available(rows: int, times: Floats, delay: Span) -> Ints:

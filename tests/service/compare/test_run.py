@@ -14,7 +14,7 @@ from dualstream.service.compare.figures import POINTS, Figures
 from dualstream.service.compare.file_rows import FileRows
 from dualstream.service.compare.options import Options, Span
 from dualstream.service.compare.peers import PEERS, PeerKind
-from dualstream.service.compare.prepare import _block_rows, estimate_s, prepare
+from dualstream.service.compare.prepare import _group_rows, estimate_s, prepare
 from dualstream.service.compare.result import PARTS, part_bounds, result_of
 from dualstream.service.compare.run import Run
 from dualstream.service.compare.schedule import BLOCK
@@ -246,10 +246,10 @@ def test_boosting_gets_the_most_frequent_categories():
     np.testing.assert_array_equal(numbers, rows)
 
 
-def test_the_estimate_knows_that_late_labels_make_blocks_short(files):
+def test_the_estimate_knows_that_late_labels_arrive_in_small_groups(files):
     for delay, rows in ((0, BLOCK), (50, 1), (300, 2)):
         run, _ = prepare(files["binary"], Options(("linear",), delay=Span(delay)))
-        assert _block_rows(run) == rows
+        assert _group_rows(run) == rows
         assert estimate_s(run) > 0.0
 
 
