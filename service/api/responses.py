@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from dualstream.service.codecs import ParsedRows, as_batch
 from dualstream.service.http.etag import etag_of
 from dualstream.service.journal.protocol import KeyEntry, PartPosition
+from dualstream.service.models.late_labels import Kept
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.observability.tracing import start_child
@@ -34,9 +35,10 @@ from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
 if TYPE_CHECKING:
-    from dualstream.service.models.late_labels import Kept
     from dualstream.service.models.versions import LoadedVersion
     from dualstream.service.replica.replica import Replica
+    from dualstream.solvers.jit import Floats
+    from dualstream.solvers.online.class_choice import ClassScores
     from dualstream.solvers.online.class_model import ClassModel
 
 NOT_FINITE = "the update would not be finite"
@@ -446,8 +448,19 @@ def _joined(slices: Sequence[ByRow]) -> ByRow:
     )
 
 
-def _fields(state: State, scores: Sequence[float | None], scored: Scored) -> list[AnswerField]:
-    """What the features of the model add to the answer; `scores` are those of the answer."""
+def _fields(
+    state: State,
+    scores: Sequence[float | None],
+    scored: Scored,
+    kept: "list[Kept] | None",
+    of_learner: "ClassScores | Floats | None",
+) -> list[AnswerField]:
+    """What the features of the model add to the answer; `scores` are those of the answer.
+
+    What rows keep while they wait for their labels is added to `kept`.
+    """
+    if kept is not None:
+        kept.append(Kept(of_learner, state.parts.served(scored)))
     fields = [field for answers in state.parts.answers for field in answers(scored)]
     if None not in scores:
         return fields
@@ -464,18 +477,19 @@ def _fields(state: State, scores: Sequence[float | None], scored: Scored) -> lis
 
 def _by_score(model: Model, state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     learner = state.learner
+    of_learner = None
     if kept is None:
         predictions = learner.predict(batch)
     else:
-        predictions, parts = predict_waiting(learner, batch)
-        kept += [] if parts is None else [parts]
+        predictions, of_learner = predict_waiting(learner, batch)
     scores = _finite(predictions)
     name = model.row_schema.class_name
     labels = [None if score is None else name(score) for score in scores]
     probabilities = learner.probabilities(predictions)
     fields: Sequence[AnswerField] = ()
-    if state.parts.answers:
-        fields = _fields(state, scores, Scored(batch, predictions, probabilities, None))
+    if kept is not None or state.parts.answers:
+        scored = Scored(batch, predictions, probabilities, None)
+        fields = _fields(state, scores, scored, kept, of_learner)
     if probabilities is None:
         return scores, labels, None, fields
     return scores, labels, _finite_with(scores, probabilities), fields
@@ -485,8 +499,6 @@ def _by_class(state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     """The best class of each row with its score and probability."""
     class_model: ClassModel = state.learner  # type: ignore[assignment]
     predictions = class_model.predict_classes(batch)
-    if kept is not None:
-        kept.append(predictions)
     best = predictions.best.tolist()
     scores = _finite(
         [float(predictions.scores[k, b]) if b >= 0 else 0.0 for k, b in enumerate(best)]
@@ -496,9 +508,9 @@ def _by_class(state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
         for b, score in zip(best, scores, strict=True)
     ]
     fields: Sequence[AnswerField] = ()
-    if state.parts.answers:
-        best_scores = np.array(scores, np.float64)
-        fields = _fields(state, scores, Scored(batch, best_scores, None, predictions))
+    if kept is not None or state.parts.answers:
+        scored = Scored(batch, np.array(scores, np.float64), None, predictions)
+        fields = _fields(state, scores, scored, kept, predictions)
     if predictions.probabilities is None:
         return scores, labels, None, fields
     of = predictions.probabilities

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct, error as StructError
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -100,8 +100,23 @@ class Label:
         return _fingerprint_of(packed_label(self.y))
 
 
-Kept: TypeAlias = "ClassScores | Floats"
-"""What consecutive rows keep besides their scores: scores of classes, or of members."""
+class Kept(NamedTuple):
+    """What consecutive rows keep besides their scores.
+
+    of_learner   scores of classes, or of members; None for other learners
+    of_features  see StatePart.served; None if no feature keeps anything
+    """
+
+    of_learner: "ClassScores | Floats | None"
+    of_features: Floats | None
+
+    @property
+    def numbers(self) -> Floats | None:
+        """(n, m), as in records; without scores of classes."""
+        both = [self.of_features, self.of_learner]
+        columns = [one for one in both if isinstance(one, np.ndarray)]
+        return np.hstack(columns) if columns else None
+
 
 ServedClasses = tuple[Floats, Sequence[str], int]
 """Scores (K,) of the classes, the classes, and the index of the best one; -1 for none."""
@@ -229,12 +244,12 @@ class ServedRows(NamedTuple):
         if self.columns is not None:
             entries = _with_inputs(self.columns, rows)
         indptr, indices, values = entries
-        parts = [part for one in self.kept if isinstance(one, np.ndarray) for part in one]
+        parts = [part for one in self.kept if one.numbers is not None for part in one.numbers]
         class_scores = [
             part
             for one in self.kept
-            if not isinstance(one, np.ndarray)
-            for part in _encoded_classes(one)
+            if one.of_learner is not None and not isinstance(one.of_learner, np.ndarray)
+            for part in _encoded_classes(one.of_learner)
         ]
         return [
             NewPendingRow(
@@ -285,7 +300,7 @@ async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wai
     Raises Problem 409 if there are too many classes, ModelChanged, TooManyPendingRows, and what the
     store raises.
     """
-    classes = getattr(served.kept[0], "classes", ()) if served.kept else ()
+    classes = getattr(served.kept[0].of_learner, "classes", ()) if served.kept else ()
     if len(classes) > MAX_SERVED_CLASSES:
         raise _cannot_wait(model, f"it has more than {MAX_SERVED_CLASSES} classes")
     is_short = len(served.rows) <= INLINE_ROWS
@@ -487,7 +502,9 @@ def request_of(
         row, classes, replaces = waiting
         served_parts: Any = row.served_parts
         if classes is not None and isinstance(label.y, str):
-            served_parts = [as_served.losses_of_classes(*classes, label.y)]
+            of_features = () if served_parts is None else served_parts[0].tolist()
+            losses = as_served.losses_of_classes(*classes, label.y)
+            served_parts = [(*of_features, *losses)]
         if served_parts is not None:
             rows.served_parts.append(tuple(served_parts[0]))
         columns: Any = (row.indptr, row.indices, row.values, [label.y])

@@ -187,7 +187,7 @@ async def _empty_replica(
     before = read_spec(record.spec)
     if spec.get("history") == before.get("history"):
         replica = Replica(record, features, kept_answers=0, spec=canonical(spec))
-        replica.forget_what_served()
+        replica.forget_what_served(features.parts(before).served_width)
         return replica
     inputs = inputs_of(before)
     late = await read_late_rows(journal, record, after, until, inputs.row_width)

@@ -13,10 +13,11 @@ import numpy as np
 
 from dualstream.service.journal.protocol import Journal, ModelRecord
 from dualstream.service.journal.record import Rows
-from dualstream.service.models.late_labels import stored_scores
+from dualstream.service.models.late_labels import Kept, stored_scores
 from dualstream.service.replica.absent import AbsentSeqs
 from dualstream.service.replica.entries import as_batch, decoded
 from dualstream.service.replica.features import Features
+from dualstream.service.replica.parts import Scored
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers import Batch, Outcome
 from dualstream.solvers.evaluation import late_label_scores
@@ -159,17 +160,21 @@ class ReplicaOfOtherHistory(Replica):
             columns = columns if learner.history is None else learner.history.peek(columns)
             learner = learner.core
         parts: Floats | None
+        classes, chances = None, None
         if self.spec["task"] == "multiclass":
-            scores, parts = self._class_scores(learner, columns, rows)
+            classes = learner.predict_classes(columns)
+            scores, parts = self._class_scores(classes, rows)
         else:
             scores, parts = predict_waiting(learner, columns)
+            chances = learner.probabilities(scores)
+        of_features = self.parts.served(Scored(columns, scores, chances, classes))
         # An infinite score leaves a row late, and is not counted.
         scores = np.where(np.isfinite(scores), scores, np.inf)
-        return replace(_with_inputs(columns, rows), served=scores, served_parts=parts)
+        numbers = Kept(parts, of_features).numbers
+        return replace(_with_inputs(columns, rows), served=scores, served_parts=numbers)
 
-    def _class_scores(self, learner: Any, columns: Batch, rows: Batch) -> tuple[Floats, Floats]:
+    def _class_scores(self, served: "ClassScores", rows: Batch) -> tuple[Floats, Floats]:
         """Scores of the best classes (n,), and losses of the labels (n, 3)."""
-        served: ClassScores = learner.predict_classes(columns)
         scores, losses = np.zeros(len(rows)), np.empty((len(rows), 3))
         stored = stored_scores(served).astype(np.float64)
         as_served = late_label_scores.as_served(self.spec)

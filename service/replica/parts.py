@@ -48,10 +48,14 @@ class StatePart:
     overrides them, so a part that does not follow rows costs a row nothing.
     """
 
-    __slots__ = ()
+    __slots__ = ("first_served",)
 
     prefixes: ClassVar[tuple[str, ...]]
     """First words of the names of its arrays, up to the dot."""
+    served_width = 0
+    """Columns of `served`; a function of the specification."""
+    first_served: int
+    """Column of `batch.served_parts` at which they begin, set by Parts."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The state as arrays with their full names; none for a part without content."""
@@ -80,7 +84,11 @@ class StatePart:
         return learn_rows(batch, first_seq)
 
     def on_learned(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
-        """Rows were learned; the first at `first_seq`. It may run in a thread."""
+        """Rows were learned; the first at `first_seq`. It may run in a thread.
+
+        Rows with late labels have what `served` returned in `batch.served_parts`; others have NaN.
+        It is None if no row has.
+        """
 
     def on_reached(self, seq: int) -> None:
         """Rows up to `seq` were learned or set aside. Only models with a part that sets aside."""
@@ -144,6 +152,10 @@ class StatePart:
         """
         return ()
 
+    def served(self, scored: Scored) -> Floats:
+        """Numbers (n, served_width) that rows keep while they wait for their labels."""
+        return np.empty((len(scored.scores), 0))
+
     def fields(self, seq: int) -> Mapping[str, Any]:
         """Fields of the answer about a model at `seq`."""
         return {}
@@ -184,6 +196,7 @@ class Parts:
         "on_learned",
         "on_names",
         "on_reached",
+        "served_width",
     )
 
     def __init__(self, parts: Iterable[StatePart]) -> None:
@@ -197,6 +210,10 @@ class Parts:
         self.on_ids = [part.on_ids for part in self._overriding("on_ids")]
         self.check_learning = [part.check_learning for part in self._overriding("check_learning")]
         self.answers = [part.answers for part in self._overriding("answers")]
+        self.served_width = 0
+        for part in self._overriding("served"):
+            part.first_served = self.served_width
+            self.served_width += part.served_width
 
     def __iter__(self) -> Iterator[StatePart]:
         return iter(self._by_type.values())
@@ -224,6 +241,12 @@ class Parts:
     def bookkeeping(self) -> dict[str, np.ndarray]:
         """The bookkeeping of all parts."""
         return {name: array for part in self for name, array in part.bookkeeping().items()}
+
+    def served(self, scored: Scored) -> Floats | None:
+        """Numbers (n, served_width) that rows keep while they wait; None if no part keeps any."""
+        if not self.served_width:
+            return None
+        return np.hstack([part.served(scored) for part in self._overriding("served")])
 
     @property
     def prefixes(self) -> set[str]:

@@ -7,6 +7,7 @@ controls. The boundaries between entries leave no trace in the state.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,6 +48,7 @@ from dualstream.solvers import Batch, Certificate, InvalidSpec, Learner, Outcome
 from dualstream.solvers.evaluation import late_label_scores
 from dualstream.solvers.protocols.learner import has_long_row
 from dualstream.solvers.protocols.served_form import classes_of
+from dualstream.solvers.rows.served_parts import columns_of
 from dualstream.solvers.spec import cost
 
 T = TypeVar("T")
@@ -79,6 +81,7 @@ class Replica(ViewedState):
     """Entries that are being applied while the next ones are read."""
     applied_ms: int | None = None
     """Append time of the last entry that was read from the journal, by the store's clock."""
+    _forgotten_width = 0
     _paced: Learner | None = None
     """The learner whose cost is estimated; None if the estimate is out of date."""
 
@@ -357,9 +360,12 @@ class Replica(ViewedState):
         return outcome
 
     def learn_rows(self, batch: Batch, first_seq: int) -> Outcome:
-        outcome = self.learner.learn(batch)
+        rows = batch
+        if batch.served_parts is not None:
+            rows, batch = self._for_learner_and_parts(batch)
+        outcome = self.learner.learn(rows)
         if batch.served is not None and self._as_served is not None:
-            outcome = self._as_served.put(batch, outcome)
+            outcome = self._as_served.put(rows, outcome)
         counted = late_label_scores.counted_once(batch, outcome)
         if (first := outcome.relearned) > 0:
             self.progress = make_progressive(self.spec)
@@ -372,6 +378,17 @@ class Replica(ViewedState):
         if outcome.observed is not None:
             self.rejected -= int(np.count_nonzero(outcome.observed))
         return outcome
+
+    def _for_learner_and_parts(self, batch: Batch) -> tuple[Batch, Batch]:
+        """The rows with what their learner kept, and with what the parts of features kept."""
+        was_forgotten = self._as_served is None
+        width = self._forgotten_width if was_forgotten else self.parts.served_width
+        rows = batch
+        if width:
+            rows = replace(batch, served_parts=columns_of(batch.served_parts, width))
+        if was_forgotten:
+            return rows, replace(batch, served_parts=None)
+        return rows, replace(batch, served_parts=columns_of(batch.served_parts, 0, width))
 
     def _set_position(self, seq: int, chain: str) -> None:
         self.seq, self.chain = seq, chain
@@ -457,6 +474,9 @@ class Replica(ViewedState):
             self.is_forked = False
         self._begin()
 
-    def forget_what_served(self) -> None:
-        """Count every row with this spec's own scores, because another spec served the rows."""
-        self._as_served = None
+    def forget_what_served(self, width: int) -> None:
+        """Count every row with this spec's own scores, because another spec served the rows.
+
+        Its parts of features kept `width` numbers of each row.
+        """
+        self._as_served, self._forgotten_width = None, width

@@ -78,7 +78,8 @@ class Batch:
     """(n,): scores that rows with late labels were served with; NaN for other rows."""
     served_parts: Floats | None = None
     """(n, m): what else these rows kept when they were served; NaN for other rows. Of classes:
-    loss, log-loss and mistake (1 or 0). Of a portfolio: see portfolio/late_kernels.py."""
+    loss, log-loss and mistake (1 or 0). Of a portfolio: see portfolio/late_kernels.py. In records
+    the columns of a server's features come first; learners do not get them."""
     replaced: Floats | None = None
     """(n,): of rows that are learned again with another label, the label before; else NaN."""
 

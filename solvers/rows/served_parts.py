@@ -19,3 +19,10 @@ def joined_parts(columns: Sequence[_Parts | None], counts: Sequence[int]) -> _Pa
             joined[row : row + count, : column.shape[1]] = column
         row += count
     return joined
+
+
+def columns_of(parts: _Parts | None, first: int, stop: int | None = None) -> _Parts | None:
+    """A copy of some columns; None without any."""
+    if parts is None or not len(range(parts.shape[1])[first:stop]):
+        return None
+    return np.ascontiguousarray(parts[:, first:stop])

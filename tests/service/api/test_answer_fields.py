@@ -119,5 +119,5 @@ def test_field_is_null_where_the_score_is_not_finite():
     part = RowsSoFar()
     scored = Scored(Batch.from_dense([ROW, ROW]), np.array([1.0, np.inf]), np.ones(2), None)
     state = SimpleNamespace(parts=SimpleNamespace(answers=[part.answers]))
-    [field] = responses._fields(state, [1.0, None], scored)
+    [field] = responses._fields(state, [1.0, None], scored, None, None)
     assert field.values == [[0, 1.0, 1.0], None]
