@@ -14,6 +14,7 @@ import hmac
 import logging
 import re
 import secrets
+import stat
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -217,10 +218,13 @@ class KeyRing:
             return self._fixed
         try:
             text = self._file.read_text()
+            mode = self._file.stat().st_mode
         except OSError as wrong:
             raise BadKeys(f"{self._file}: {wrong.strerror}") from None
         except UnicodeDecodeError:
             raise BadKeys(f"{self._file}: not valid UTF-8") from None
+        if mode & stat.S_IWOTH:
+            log.warning("every user of this machine can add a key: chmod o-w %s", self._file)
         return [*self._fixed, *parse_keys(text, str(self._file))]
 
     @staticmethod

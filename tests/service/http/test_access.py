@@ -168,6 +168,16 @@ def test_a_model_of_others_is_as_one_that_is_not_there(keyed):
     assert keyed.get("/models/news-1", headers=by("admin")).json()["seq"] == 0
 
 
+def test_a_file_that_every_user_may_write_is_warned_about(tmp_path, caplog):
+    file = tmp_path / "keys"
+    file.write_text(new_key("producer", "learn")[1].line())
+    for mode, is_warned in ((0o660, False), (0o644, False), (0o666, True)):
+        file.chmod(mode)
+        caplog.clear()
+        KeyRing(None, file)
+        assert (f"chmod o-w {file}" in caplog.text) == is_warned
+
+
 CHANGED_BY_ID = {("PUT", "/models/{model_id}"), ("DELETE", "/models/{model_id}")}
 
 
