@@ -85,16 +85,26 @@ def serve(context: typer.Context, **flags: Any) -> None:
         common.fail(str(refused))
 
 
-def config(context: typer.Context, as_json: bool = False, **flags: Any) -> None:
+def config(
+    context: typer.Context, check: bool = False, as_json: bool = False, **flags: Any
+) -> None:
     """Print the settings that `serve` would use with these flags, and where each comes from.
 
-    Passwords and keys are hidden.
+    Passwords and keys are hidden. `--check` ends with 2 if `serve` would not start.
 
     Example:
 
         dualstream config --workers 2
     """
     settings = _settings_of(context, flags)
+    if check:
+        logs.configure(settings.log_level, settings.log_format)
+        from dualstream.service.server.serve import check_settings
+
+        try:
+            check_settings(settings)
+        except ValueError as wrong:
+            common.fail(str(wrong))
     rows = [
         {
             "setting": f"{PREFIX}{name.upper()}",
@@ -122,9 +132,21 @@ def _source_of(context: typer.Context, settings: Settings, name: str) -> str:
     return variable if variable in os.environ else "default"  # noqa: TID251
 
 
+_check = inspect.Parameter(
+    "check",
+    _KEYWORD,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Also read keys and certificate and look at the store's file; opens no store.",
+        ),
+    ],
+)
 _as_json = inspect.Parameter("as_json", _KEYWORD, default=False, annotation=common.JSON)
 serve.__signature__ = inspect.Signature(_flags())  # type: ignore[attr-defined]
-config.__signature__ = inspect.Signature([*_flags(), _as_json])  # type: ignore[attr-defined]
+config.__signature__ = inspect.Signature([*_flags(), _check, _as_json])  # type: ignore[attr-defined]
 app.command()(serve)
 app.command()(config)
 

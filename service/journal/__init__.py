@@ -11,7 +11,7 @@ from dualstream.service.journal.protocol import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from dualstream.service.journal.archive_access import ArchiveJournal
 
-__all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
+__all__ = ["Limits", "check_path", "make_journal", "open_journal", "sqlite_path"]
 
 
 async def open_journal(
@@ -60,6 +60,14 @@ def make_journal(
         f"unknown store scheme {scheme or url!r}; use sqlite:///file.db, redis://host:port/db,"
         " redis+sentinel:// or redis+cluster://"
     )
+
+
+def check_path(url: str) -> None:
+    """Raise ValueError if the URL names a SQLite file that can never be a store."""
+    from dualstream.service.journal.sqlite import schema
+
+    if path := sqlite_path(url):
+        schema.check_path(path)
 
 
 def sqlite_path(url: str) -> str | None:

@@ -19,6 +19,7 @@ import uvicorn
 from dualstream import __version__
 from dualstream.service.http.connection_limits import MAX_CONNECTIONS, connection_limit
 from dualstream.service.http.protocol import protocol_of
+from dualstream.service.journal import check_path
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.server.malloc import keep_freed_blocks
@@ -37,6 +38,7 @@ UNSENT_BYTES = 64 * 1024
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until interrupted. Raises UnsafeBinding, and ValueError for bad settings."""
+    check_path(settings.store)
     server = make_server(settings)
 
     def on_ready(durability: str) -> None:
@@ -90,6 +92,15 @@ def log_start(settings: Settings, durability: str) -> None:
             "settings": settings.changed(),
         },
     )
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise UnsafeBinding, or ValueError, if a server with these settings could never serve."""
+    if settings.adopt and settings.workers > 1:
+        raise ValueError("--adopt needs a single worker; start it without --workers")
+    check_certificate(settings)
+    check_path(settings.store)
+    create_app(settings)
 
 
 def check_certificate(settings: Settings) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 
 from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker, make_shared
 from dualstream.service.server import serve
-from dualstream.service.server.app import create_app
 from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from dualstream.service.settings import Settings
 
@@ -51,10 +50,7 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     Raises UnsafeBinding, ValueError for settings that no worker can serve, OSError,
     WorkersKeepEnding.
     """
-    if settings.adopt:
-        raise ValueError("--adopt needs a single worker; start it without --workers")
-    serve.check_certificate(settings)
-    create_app(settings)
+    serve.check_settings(settings)
     with serve.listen(settings) as listening:
         say(serve.listening_line(settings, *listening.getsockname()[:2]))
         requested: list[int] = []

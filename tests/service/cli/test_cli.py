@@ -310,6 +310,43 @@ def test_origins_that_no_browser_sends_are_refused(origin):
     assert f"{origin!r} is not an origin; write" in done.stderr
 
 
+def test_a_store_that_can_never_work_ends_the_start(tmp_path, subtests):
+    (tmp_path / "text").write_text("not a database, and longer than its header")
+    for path, why in (
+        ("missing/a.db", "missing: No such file or directory"),
+        ("text/a.db", "text: Not a directory"),
+        ("text", "text: not a SQLite database"),
+        (".", "Is a directory"),
+        ("/proc/a.db", "/proc: No such file or directory"),
+    ):
+        for command in (["serve"], ["serve", "--workers", "2"], ["config", "--check"]):
+            with subtests.test(path=path, command=command):
+                store = f"sqlite:///{tmp_path / path}"
+                done = CliRunner().invoke(cli.app, [*command, "--port", "0", "--store", store])
+                assert done.exit_code == 2 and why in done.output
+    assert [one.name for one in tmp_path.iterdir()] == ["text"]
+
+
+def test_config_checks_what_a_start_reads(tmp_path, subtests):
+    keys, store = tmp_path / "keys", f"sqlite:///{tmp_path / 'a.db'}"
+    keys.write_text("half a line")
+    for flags, why in (
+        (["--keys-file", str(keys)], "keys, line 1"),
+        (["--keys-file", str(tmp_path / "none")], "none: No such file"),
+        (["--ssl-certfile", str(keys)], "TLS cannot be served"),
+        (["--store", "mysql://x"], "unknown store scheme"),
+        (["--host", "0.0.0.0"], "without API keys"),
+        (["--adopt", "--workers", "2"], "--adopt needs a single worker"),
+    ):
+        with subtests.test(why):
+            done = CliRunner().invoke(cli.app, ["config", "--check", "--store", store, *flags])
+            assert done.exit_code == 2 and why in done.output
+            assert CliRunner().invoke(cli.app, ["config", "--store", store, *flags]).exit_code == 0
+    done = CliRunner().invoke(cli.app, ["config", "--check", "--store", store])
+    assert done.exit_code == 0 and "DUALSTREAM_STORE" in done.output
+    assert list(tmp_path.iterdir()) == [keys]
+
+
 def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
     served = []
     monkeypatch.setattr(
