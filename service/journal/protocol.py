@@ -365,8 +365,8 @@ class Journal(StateCopies, PendingRows, AuditLog, RateBuckets, Protocol):
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
         """Return what a replica starts from.
 
-        SQLite reads all of it in one step, with the entries of a `read`, none if that raises
-        Trimmed. Redis reads the snapshot after the model, and no entries.
+        Read in one step, with the entries of a `read`, none if that raises Trimmed. Redis has at
+        most 64 KiB of entries, and reads a snapshot of several parts afterwards, without entries.
 
         Raises UnknownModel; ModelChanged if the model is replaced in between.
         """

@@ -38,6 +38,7 @@ class Script:
 
 APPEND = Script("append")
 AUDIT = Script("audit")
+BASE = Script("base")
 STATE_COPIES = Script("state_copies")
 CURSOR = Script("cursor")
 HEADS = Script("heads")

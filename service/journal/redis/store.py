@@ -54,6 +54,7 @@ from dualstream.service.journal.redis.keys_and_values import (
     KNOWN,
     MODELS,
     PINGED,
+    Keys,
     keys_of,
     packed,
     unpack_result,
@@ -65,6 +66,8 @@ from dualstream.service.journal.redis.state_copies import PART_BYTES, RedisCopie
 
 _HEADS_AT_ONCE = 500
 _KEYS_AT_ONCE = 1000
+_BASE_BYTES = 1 << 16
+"""Entries that come with a snapshot. They are parsed in the event loop."""
 _APPENDED = Struct("<QQI")
 _COUNT_OF_LIMITS = 4
 _LONG = 1 << 16
@@ -166,8 +169,19 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
         return _record(model, await self._models(model, "get"))
 
     async def base(self, model: str, limit_bytes: int = ENTRY_BYTES) -> Base:
-        record = await self.get(model)
-        return Base(record, await self.snapshot_get(model, record.incarnation))
+        keys = keys_of(model)
+        names, most = (keys.spec, keys.head, keys.log, keys.snaps), min(limit_bytes, _BASE_BYTES)
+        answer = await self._run(model, scripts.BASE, names, (most,), is_read=True)
+        if answer[0] == 4:
+            raise UnknownModel(model)
+        record = _record(model, answer[:8])
+        newest, end, texts = answer[8:]
+        snapshot = None
+        if len(newest) == 5 and newest[4] is not None:
+            snapshot = _snapshot(keys, newest[:4], newest[4:])
+        elif newest:
+            snapshot = await self.snapshot_get(model, record.incarnation)
+        return Base(record, snapshot, tuple(_parse_page(texts, end)) if texts else ())
 
     async def heads(self, models: Sequence[str]) -> list[Head | JournalUnavailable | None]:
         heads: list[Head | JournalUnavailable | None] = []
@@ -373,16 +387,14 @@ class RedisJournal(RedisCopies, RedisPendingRows, RedisArchiveAccess):
             answer = await self._snapshot(model, "", "find", incarnation, n)
             if len(answer) == 1:
                 return None
-            token, seq, chain, parts = answer[1:]
+            token, parts = answer[1], answer[4]
             pieces = [
                 (await self._snapshot(model, token.decode(), "piece", incarnation, number))[1]
                 for number in range(parts)
             ]
             # If a piece is missing, a newer snapshot has replaced this one, or it is damaged.
             if None not in pieces or token == seen:
-                where = f"key {(keys_of(model).prefix + b'snap:' + token).decode()}"
-                whole = b"".join(piece for piece in pieces if piece is not None)
-                return Snapshot(seq, chain.decode(), whole, where)
+                return _snapshot(keys_of(model), answer[1:], pieces)
             seen = token
 
     async def snapshots(self, model: str, incarnation: str) -> Sequence[LogPosition]:
@@ -476,6 +488,13 @@ def _record(model: str, answer: list[Any]) -> ModelRecord:
     return ModelRecord(
         model, incarnation.decode(), spec, given, int(created_ms), int(seq), chain.decode()
     )
+
+
+def _snapshot(keys: Keys, stored: list[Any], pieces: Sequence[bytes | None]) -> Snapshot:
+    """A snapshot that is `stored` as token, seq, chain and number of parts, of these parts."""
+    token, seq, chain, _ = stored
+    where = f"key {(keys.prefix + b'snap:' + token).decode()}"
+    return Snapshot(seq, chain.decode(), b"".join(filter(None, pieces)), where)
 
 
 def _is_whole(parts: Sequence[Part], may_skip: bool) -> bool:
