@@ -170,7 +170,7 @@ def _some_observed(
 
 def without_rows(schema: RowSchema) -> ListedRows:
     """No rows, of the schema's width."""
-    return ListedRows([0], [], [], [], [], schema.inputs.row_width)
+    return ListedRows([0], [], [], [], [], schema.row_width)
 
 
 def class_texts(rows: Rows) -> list[float] | list[str] | np.ndarray:

@@ -161,7 +161,7 @@ class RowArrays:
             self.values[:nnz],
             labels,
             self.weights[:n],
-            self._schema.inputs.row_width,
+            self._schema.row_width,
             classes,
         )
         return ParsedRows(

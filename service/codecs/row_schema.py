@@ -152,6 +152,7 @@ class RowSchema:
         self.dim = intercept.width_of(features)
         """Number of features; rows are wider by the inputs of a history."""
         self.inputs = inputs_of(spec)
+        self.row_width = self.inputs.row_width
         self.task: str = spec["task"]
         self.class_names: Sequence[str] | None = spec.get("labels")
         self.is_hashed: bool = features["kind"] == "hashed"

@@ -493,7 +493,7 @@ def request_of(
     fingerprint: bytes | None = None,
 ) -> Request:
     """A request that journals each label with its waiting row, under the key of its sample."""
-    rows = ListedRows([0], [], [], [], [], model.row_schema.inputs.row_width)
+    rows = ListedRows([0], [], [], [], [], model.row_schema.row_width)
     as_served, parts = late_label_scores.as_served(model.replica.spec), []
     before = list[EarlierLabels]()
     if key is not None:

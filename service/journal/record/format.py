@@ -77,7 +77,6 @@ LENGTHS_EQUAL, INDICES_RUN = 3, 3
 LABELS_BITS, LABELS_FLOAT32, LABELS_FLOAT64, LABELS_CLASSES, LABELS_REPLACING = 1, 2, 3, 4, 5
 IDS, SERVED_SCORE, SERVED_SEQ, NAMES = 1 << 11, 1 << 12, 1 << 13, 1 << 14
 SERVED_PARTS = 1 << 15
-TEXT_COLUMNS = IDS | NAMES
 
 UNSIGNED: tuple[np.dtype[Any], ...] = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"))
 FLOAT32, FLOAT64, INT64 = np.dtype("<f4"), np.dtype("<f8"), np.dtype("<i8")

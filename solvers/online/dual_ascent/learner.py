@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, InvalidRow, RefitError, UnlearningError
 from dualstream.solvers.jit import Flags, Floats, Indices, Ints
-from dualstream.solvers.losses.loss_table import Loss, make_loss
+from dualstream.solvers.losses.loss_table import Loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.refit import take_in
 from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import take_out
 from dualstream.solvers.online.forgetting_windows import Ring, Window
-from dualstream.solvers.online.table_learner import sigmoids
+from dualstream.solvers.online.table_learner import loss_of, sigmoids
 from dualstream.solvers.protocols.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.served_weights import (
@@ -91,7 +91,7 @@ class _Plan(SharedDerived):
 @derived_once
 def _plan_of(spec: Mapping[str, Any]) -> _Plan:
     features, window = Features.of(spec), Window.of(spec)
-    loss = make_loss(*loss_of(spec))
+    loss = loss_of(spec)
     kind, threshold = regularizer_of(spec)
     average = spec["average"]
     # kappa = 0 averages one iterate: the last one, which is served anyway.
@@ -511,14 +511,6 @@ class DualAscent:
         if averaged:
             self._w[:, 1] = state[self._second]
         self._fit_saved()
-
-
-def loss_of(spec: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Name and parameter of the loss of a resolved specification."""
-    loss = spec["loss"]
-    if isinstance(loss, str):
-        return loss, None
-    return loss["kind"], next(value for name, value in loss.items() if name != "kind")
 
 
 def regularizer_of(spec: Mapping[str, Any]) -> tuple[str, float]:
