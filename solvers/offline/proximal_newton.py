@@ -49,6 +49,10 @@ _N_SCRATCH = 7
 _TINIEST = 1e-290
 
 
+ROWS = tuple[RO_I8, RO_I4, RO_F8, RO_F8, RO_F8, float]
+"""Rows, as kernels receive them: `Rows.arguments`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """n rows in CSR form, labels -1 and 1 (or any number), and the weights c_i."""
@@ -61,6 +65,10 @@ class Rows:
     width: int
     bias: float
     """The last coordinate of every row, at index `width`."""
+
+    @property
+    def arguments(self) -> ROWS:
+        return self.indptr, self.indices, self.values, self.labels, self.weights, self.bias
 
     def of_columns(self, members: Flags) -> "Rows":
         """The same rows restricted to some columns, renumbered."""
@@ -143,17 +151,12 @@ def minimise_over(
         return None
     w = np.append(weights[:-1][members], weights[-1])
     status = newton(
-        inside.indptr, inside.indices, inside.values, rows.labels, rows.weights, rows.bias,
-        loss, lam, sigma, tol, w, scores,
-        np.empty((size, size)), np.empty((size, size)), np.empty((_N_SCRATCH, size)),
-        np.empty(size, np.int64),
+        inside.arguments, loss, lam, sigma, tol, w, scores, np.empty((size, size)),
+        np.empty((size, size)), np.empty((_N_SCRATCH, size)), np.empty(size, np.int64),
     )  # fmt: skip
     weights[:-1][members] = w[:-1]
     weights[-1] = w[-1]
-    value = evaluate(
-        rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
-        loss, lam, sigma, weights, scores, gradient,
-    )  # fmt: skip
+    value = evaluate(rows.arguments, loss, lam, sigma, weights, scores, gradient)
     missing = ~members & (np.abs(gradient[:-1]) > lam + tol)
     optimum = Optimum(weights, gradient, value, optimality(weights, gradient, lam, rows.bias))
     return Round(optimum, missing, status != _FAILED and bool(np.isfinite(value)))
@@ -162,11 +165,7 @@ def minimise_over(
 def mean_loss(rows: Rows, loss: Floats, weights: Floats) -> float:
     """(1/n) sum_i c_i Q(h_i.w; y_i)."""
     scores, gradient = np.empty(len(rows.labels)), np.empty(rows.width + 1)
-    value = evaluate(
-        rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
-        loss, 0.0, 0.0, weights, scores, gradient,
-    )  # fmt: skip
-    return float(value)
+    return float(evaluate(rows.arguments, loss, 0.0, 0.0, weights, scores, gradient))
 
 
 @kernel
@@ -192,20 +191,10 @@ def pick_columns(
 
 @kernel
 def evaluate(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    bias: float,
-    loss: RO_F8,
-    lam: float,
-    sigma: float,
-    w: RO_F8,
-    scores: F8,
-    gradient: F8,
+    rows: ROWS, loss: RO_F8, lam: float, sigma: float, w: RO_F8, scores: F8, gradient: F8
 ) -> float:
     """F(w); writes the scores (n,), and the gradient (width + 1,) of F without lambda |w|_1."""
+    indptr, indices, values, labels, weights, bias = rows
     n, end = labels.shape[0], w.shape[0] - 1
     value = penalty = 0.0
     for j in range(end):
@@ -242,19 +231,9 @@ def optimality(w: RO_F8, gradient: RO_F8, lam: float, bias: float) -> float:
 
 
 @kernel(inner=True)
-def hessian(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    bias: float,
-    loss: RO_F8,
-    sigma: float,
-    scores: RO_F8,
-    h: F8_2D,
-) -> None:
+def hessian(rows: ROWS, loss: RO_F8, sigma: float, scores: RO_F8, h: F8_2D) -> None:
     """Write the second derivative of the smooth part of F, (k + 1, k + 1)."""
+    indptr, indices, values, labels, weights, bias = rows
     n, end = labels.shape[0], h.shape[0] - 1
     h[:, :] = 0.0
     for i in range(n):
@@ -276,17 +255,9 @@ def hessian(
 
 
 @kernel(inner=True)
-def steepest_curvature(
-    indices: RO_I4,
-    values: RO_F8,
-    indptr: RO_I8,
-    weights: RO_F8,
-    bias: float,
-    loss: RO_F8,
-    sigma: float,
-    sums: F8,
-) -> float:
+def steepest_curvature(rows: ROWS, loss: RO_F8, sigma: float, sums: F8) -> float:
     """Upper bound of the diagonal entries of `hessian`, over all w. `sums` is scratch."""
+    indptr, indices, values, _, weights, bias = rows
     n, end = weights.shape[0], sums.shape[0] - 1
     sums[:] = sigma
     sums[end] = _TINIEST
@@ -427,12 +398,7 @@ def minimise_model(
 
 @kernel
 def newton(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    bias: float,
+    rows: ROWS,
     loss: RO_F8,
     lam: float,
     sigma: float,
@@ -454,20 +420,17 @@ def newton(
     scratch   (7, k + 1), chosen (k + 1,)
     Cost of a step: O(sum over rows of their entries^2 + k^3).
     """
-    end = w.shape[0] - 1
+    end, bias, damping = w.shape[0] - 1, rows[5], 0.0
     gradient, u, trial = scratch[_GRADIENT], scratch[_NEXT], scratch[_TRIAL]
-    value = evaluate(
-        indptr, indices, values, labels, weights, bias, loss, lam, sigma, w, scores, gradient
-    )
-    steepest = steepest_curvature(indices, values, indptr, weights, bias, loss, sigma, trial)
-    damping = 0.0
+    value = evaluate(rows, loss, lam, sigma, w, scores, gradient)
+    steepest = steepest_curvature(rows, loss, sigma, trial)
     for _ in range(_STEPS):
         if not abs(value) < np.inf:
             return _FAILED
         distance = optimality(w, gradient, lam, bias)
         if distance <= tol:
             return _REACHED
-        hessian(indptr, indices, values, labels, weights, bias, loss, sigma, scores, h)
+        hessian(rows, loss, sigma, scores, h)
         damping = max(damping, 1e-12 * steepest)
         accepted = False
         for _ in range(80):
@@ -478,9 +441,7 @@ def newton(
                 promised += move * gradient[j]
                 if j < end:
                     promised += lam * (abs(u[j]) - abs(w[j]))
-            reached = evaluate(
-                indptr, indices, values, labels, weights, bias, loss, lam, sigma, u, scores, trial
-            )
+            reached = evaluate(rows, loss, lam, sigma, u, scores, trial)
             # Where differences of F vanish in rounding, the gradient still decides.
             is_flat = not promised < -1e-12 * abs(value)
             if reached <= value + 1e-4 * promised and not is_flat:

@@ -143,10 +143,10 @@ class DualAveragingPlus(DualAveraging):
         rows, lam = self._rows(first, last, columns), float(self._floats[LAMBDA])
         weights = self._served_of(self._w[np.append(columns, self._features.dim)])
         scores, gradient = np.empty(len(rows.labels)), np.empty(len(weights))
+        sigma = float(self._floats[SIGMA])
         proximal_newton.evaluate(
-            rows.indptr, rows.indices, rows.values, rows.labels, rows.weights, rows.bias,
-            self._loss.numbers, lam, float(self._floats[SIGMA]), weights, scores, gradient,
-        )  # fmt: skip
+            rows.arguments, self._loss.numbers, lam, sigma, weights, scores, gradient
+        )
         has_one = rows.bias != 0.0
         share = (len(columns) + has_one) / (self._features.dim + has_one)
         return proximal_newton.optimality(weights, gradient, lam, rows.bias) * math.sqrt(share)
