@@ -45,6 +45,8 @@ from dualstream.wire.responses import (
     Member,
     Members,
     Model,
+    Segment,
+    SegmentMetrics,
     Support,
     Weights,
 )
@@ -78,6 +80,8 @@ __all__ = [
     "Resumed",
     "RolledBack",
     "RowFile",
+    "Segment",
+    "SegmentMetrics",
     "Source",
     "SourceCursor",
     "Support",

@@ -29,6 +29,7 @@ from dualstream.wire.responses import (
     Members,
     Model,
     ModelPage,
+    SegmentMetrics,
     Support,
     Weights,
 )
@@ -102,6 +103,11 @@ class ManageMethods(Methods):
     def metrics(self, model: str) -> Call[dict[str, Any]]:
         """Progressive metrics, with baselines: `since_start`, `rolling`, `fading`."""
         return Call("GET", model_path(model, "metrics"), dict[str, Any])
+
+    @method
+    def segments(self, model: str, by: str) -> Call[SegmentMetrics]:
+        """Metrics by the values of a column of `segments`, the most harmful one first."""
+        return Call("GET", model_path(model, "metrics"), SegmentMetrics, query_of(by=by))
 
     @method
     def timeline(self, model: str) -> Call[Timeline]:

@@ -190,6 +190,11 @@ class Settings(BaseSettings):
     metrics_max_models: int = _models(
         500, ge=1, description="Maximum number of models with their own series on `/metrics`."
     )
+    metrics_segments: bool = _models(
+        False,
+        description="Series of segments on `/metrics`: of each column of `segments` the first 20"
+        " values.",
+    )
 
     log_level: Literal["debug", "info", "warning", "error"] = _logs(
         "info", description="Lowest level of the lines that are logged."

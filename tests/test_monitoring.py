@@ -22,7 +22,8 @@ from tests.support import until
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Text of /metrics of a server with a model of every kind."""
     store = f"sqlite:///{tmp_path_factory.mktemp('exposed') / 'test.db'}"
-    with TestClient(create_app(Settings(store=store))) as client:
+    settings = Settings(store=store, metrics_segments=True)
+    with TestClient(create_app(settings)) as client:
         until(lambda: client.get("/readyz").status_code == 200, 60)
         yield exposition(client)
 
@@ -40,6 +41,9 @@ def exposition(client: TestClient) -> str:
         client.post(f"/models/{model}/learn", json=body)
         client.get(f"/models/{model}/predict?x=1:1")
         client.get(f"/models/{model}/certificate?reference=true")
+    columns = {"columns": {"types": {"site": "category"}}, "segments": ["site"]}
+    assert client.put("/models/segmented", json=columns).status_code == 201
+    client.post("/models/segmented/learn", json=[{"site": "a", "y": 1}])
     assert client.get("/metrics").status_code == 200  # some metrics are measured in the background
     client.portal.call(client.app._registry.counters.store.measure)
     return client.get("/metrics").text

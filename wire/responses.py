@@ -388,3 +388,53 @@ class Comparison(MaybeStale, kw_only=True):
     low: float | None
     high: float | None
     level: float
+
+
+class Segment(Struct, kw_only=True):
+    """Progressive metrics of the rows with one value of a column; null without such a quantity."""
+
+    value: Annotated[
+        str,
+        about(
+            "`(missing)`: rows without a value; `(other)`: with a value that came after the first"
+            " 100 of the column; `(all)`: all rows of the model."
+        ),
+    ]
+    rows: Annotated[float, about("In the fading view the sum of their weights.")]
+    harm: Annotated[
+        float,
+        about(
+            "By how much the mean over all rows is higher than if this segment were like the"
+            " average: its share of the rows times its mean less that of all rows. Below 0, the"
+            " model does better here than elsewhere."
+        ),
+    ]
+    error_rate: Annotated[float | None, about("Mistakes per row; null for regression.")]
+    mae: Annotated[float | None, about("Mean absolute error of a regression.")]
+    log_loss: Annotated[float | None, about("Null if the loss gives no probabilities.")]
+    mean_prediction: Annotated[
+        float | None,
+        about(
+            "Mean predicted probability of the positive class; of a regression the mean prediction."
+        ),
+    ]
+    mean_label: Annotated[
+        float | None, about("Rate of the positive class; of a regression the mean label.")
+    ]
+
+
+class SegmentMetrics(MaybeStale, kw_only=True):
+    """Metrics of the rows by the values of a column, in two views.
+
+    Each view begins with all rows of the model, `(all)`. The segments follow, the most harmful one
+    first. A view is empty before the first row.
+    """
+
+    model: str
+    seq: int
+    by: Annotated[str, about("The column.")]
+    measure: Annotated[str, about("The quantity of `harm`.", "log_loss", "error_rate", "mae")]
+    since_start: list[Segment]
+    fading: Annotated[
+        list[Segment], about("A row's weight falls by 1/10,000 with each later row of the model.")
+    ]

@@ -20,7 +20,7 @@ from dualstream.service.api.views import (
 from dualstream.service.concurrency import run_copy_in_thread
 from dualstream.service.http import etag
 from dualstream.service.http.access import author_of, key_of
-from dualstream.service.http.openapi import returns
+from dualstream.service.http.openapi import returns, returns_one_of
 from dualstream.service.journal.protocol import ModelRecord
 from dualstream.service.models import creation
 from dualstream.service.models.model import Model as Served
@@ -34,12 +34,13 @@ from dualstream.solvers.protocols.member_learner import member_learner
 from dualstream.solvers.rows.class_names import class_label
 from dualstream.solvers.rows.intercept import weights_dim
 from dualstream.solvers.semiparametric.coefficients import Coefficients, coefficients_of
-from dualstream.wire.problem_json import Problem
+from dualstream.wire.problem_json import Problem, quoted
 from dualstream.wire.responses import (
     Member,
     Model,
     ModelPage,
     NamedCoefficient,
+    SegmentMetrics,
     Support,
     Weight,
     Weights,
@@ -159,13 +160,34 @@ async def delete_model(
     await creation.delete(registry_of(request), model_id, author_of(request), may)
 
 
-@router.get("/{model_id}/metrics", responses={200: returns(dict[str, Any]), **NOT_MODIFIED})
+@router.get(
+    "/{model_id}/metrics",
+    responses={200: returns_one_of(dict[str, Any], SegmentMetrics), **NOT_MODIFIED},
+)
 async def read_metrics(
-    model_id: str, request: Request, if_none_match: IfNoneMatch = None
+    model_id: str,
+    request: Request,
+    by: Annotated[
+        str | None, Query(description="Metrics by the values of this column of `segments`.")
+    ] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Progressive metrics of the model and its baselines: each row is scored before learning."""
     model = await registry_of(request).get(model_id)
-    return await answer_by_state(model, if_none_match, partial(_metrics_of, model))
+    read = partial(_metrics_of, model) if by is None else partial(_metrics_by, model, by)
+    return await answer_by_state(model, if_none_match, read)
+
+
+def _metrics_by(model: Served, column: str) -> SegmentMetrics:
+    replica = model.replica
+    fields = replica.parts.metrics_by(column)
+    if fields is None:
+        columns = ", ".join(replica.spec.get("segments", ()))
+        hint = f"it has {columns}" if columns else "it was created without `segments`"
+        detail = f"model {model.record.id!r} has no segments {quoted(column)}; {hint}"
+        raise Problem(404, "unknown-segments", detail)
+    fields = {"model": model.record.id, "seq": replica.seq, "by": column, **fields}
+    return SegmentMetrics(**fields, **staleness(model))
 
 
 def _metrics_of(model: Served) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dualstream.client import Client
 from dualstream.service.cli.common import JSON, REFUSED, Table, number_of, report
 from dualstream.service.cli.connection import Model, command
 from dualstream.wire.printable import printable_json
+from dualstream.wire.responses import SegmentMetrics
 
 _MIB = 1024 * 1024
 
@@ -68,13 +69,24 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
 
 
 @command()
-def metrics(client: Client, model: Model, as_json: JSON = False) -> None:
+def metrics(
+    client: Client,
+    model: Model,
+    by: Annotated[
+        str | None, typer.Option(help="Show them by the values of this column of `segments`.")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
     """Show progressive metrics: since the start, over the last 1,000 rows, and fading.
 
-    Example:
+    Examples:
 
         dualstream metrics clicks
+        dualstream metrics clicks --by country
     """
+    if by is not None:
+        _show_segments(client.segments(model, by), as_json)
+        return
     answer = client.metrics(model)
     kinds = ("since_start", "rolling", "fading")
     table = Table("", *(kind.replace("_", " ") for kind in kinds), box=None)
@@ -85,6 +97,24 @@ def metrics(client: Client, model: Model, as_json: JSON = False) -> None:
     for name in names:
         table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))
     report(as_json, answer, f"{model}: {answer['samples']:,} samples, seq {answer['seq']:,}", table)
+
+
+def _show_segments(answer: SegmentMetrics, as_json: bool) -> None:
+    """Table of the segments since the start; harm of the latest rows, too."""
+    fields = ("error_rate", "mae", "log_loss", "mean_prediction", "mean_label")
+    total = answer.since_start[:1]
+    names = [name for name in fields for one in total if getattr(one, name) is not None]
+    heads = (name.replace("_", " ") for name in names)
+    table = Table(answer.by, "rows", "harm", "recent harm", *heads, box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    recent = {one.value: one.harm for one in answer.fading[1:]}
+    for at, one in enumerate(answer.since_start):
+        harms = (one.harm, recent.get(one.value)) if at else (None, None)
+        numbers = (number_of(number) for number in (*harms, *(getattr(one, n) for n in names)))
+        table.add_row(one.value, f"{one.rows:,.0f}", *numbers)
+    line = f"{answer.model}: seq {answer.seq:,}, harm in {answer.measure.replace('_', ' ')}"
+    report(as_json, answer, line, table)
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float | None]]:

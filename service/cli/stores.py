@@ -17,6 +17,8 @@ from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.journal.protocol import JournalError
 
 STORE = flag("store")
+MAX_SEGMENTS = 5
+"""Segments of a column that `replay` prints: the most harmful ones."""
 
 
 @app.command()
@@ -170,6 +172,9 @@ def replay_model(
     say(f"samples {result.samples}, rejected {result.rejected}, state {result.state_digest}")
     for view in ("since_start", "rolling", "fading"):
         say(f"{view}: {msgspec.json.encode(result.metrics[view]).decode()}")
+    for column, metrics in result.segments.items():
+        for one in metrics["since_start"][1 : 1 + MAX_SEGMENTS]:
+            say(f"segment {column}={one.value}: {msgspec.json.encode(one).decode()}")
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -13,6 +13,7 @@ from dualstream.service.features import (
     members,
     open_inference,
     refits,
+    segments,
     unlearning,
     versions,
 )
@@ -31,6 +32,7 @@ FEATURES: tuple[Feature, ...] = (
     members.FEATURE,
     open_inference.FEATURE,
     refits.FEATURE,
+    segments.FEATURE,
     unlearning.FEATURE,
     versions.FEATURE,
 )

@@ -21,6 +21,8 @@ class Feature(ReplicaFeature):
     """Do the routes answer 422 for a query parameter that they do not declare?"""
     series: ModelFamilies | None = None
     """Metrics of the state, equal in every worker."""
+    series_setting: str | None = None
+    """The setting without which a server has no such metrics."""
     reports: ReportFamilies | None = None
     """Metrics of what one worker computes."""
 

@@ -83,6 +83,14 @@ def returns(kind: Any, description: str = "Successful Response") -> dict[str, An
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
+def returns_one_of(*kinds: Any) -> dict[str, Any]:
+    """As `returns`, for a body that has one of these types."""
+    answers = [returns(kind) for kind in kinds]
+    schemas = [one["content"]["application/json"]["schema"] for one in answers]
+    content = {"application/json": {"schema": {"anyOf": schemas}}}
+    return answers[0] | {"content": content}
+
+
 def describe_fast_routes(app: FastAPI, asks_for_keys: bool) -> None:
     """Add the ASGI routes and the common parts of all routes to `app.openapi()`."""
     generate = app.openapi

@@ -54,6 +54,8 @@ class Replayed(msgspec.Struct, frozen=True):
     left_out_pauses: int
     state_digest: str
     metrics: dict[str, Any]
+    segments: dict[str, Any]
+    """Metrics by the values of each column of `segments`."""
 
 
 async def replay(
@@ -235,4 +237,7 @@ def _result(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed
         left_out_pauses=left_out["pause"] + left_out["resume"],
         state_digest=replica.capture().state_digest(),
         metrics=replica.progress.summary(),
+        segments={
+            column: replica.parts.metrics_by(column) for column in replica.spec.get("segments", ())
+        },
     )

@@ -172,6 +172,10 @@ class StatePart:
         """Events of the timeline."""
         return ()
 
+    def metrics_by(self, column: str) -> Mapping[str, Any] | None:
+        """Fields of the metrics by the values of a column; None if the part has none of it."""
+        return None
+
 
 AnyPart = TypeVar("AnyPart", bound=StatePart)
 
@@ -264,6 +268,11 @@ class Parts:
     def progress(self, seq: int) -> dict[str, Any]:
         """Fields of a progress event of a model at `seq`."""
         return {name: value for part in self for name, value in part.progress(seq).items()}
+
+    def metrics_by(self, column: str) -> Mapping[str, Any] | None:
+        """Fields of the metrics by the values of a column; None if no part has any of it."""
+        views = (part.metrics_by(column) for part in self)
+        return next((view for view in views if view is not None), None)
 
     def on_weights_set(self, seq: int) -> None:
         """The control at `seq` changed the weights in another way than by a row."""

@@ -146,7 +146,12 @@ def create_app(
         audit_s=86_400 * settings.audit_days,
     )
     journal = make_journal(settings.store, settings.durability, limits)
-    families = [feature.series for feature in features if feature.series is not None]
+    families = [
+        feature.series
+        for feature in features
+        if feature.series is not None
+        and (feature.series_setting is None or getattr(settings, feature.series_setting))
+    ]
     reports = [feature.reports for feature in features if feature.reports is not None]
     telemetry = Telemetry(settings.metrics_max_models, metrics_dir, families, reports)
     registry = ModelRegistry(journal, settings, telemetry, Features(features), jobs_of(features))

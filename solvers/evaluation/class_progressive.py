@@ -36,14 +36,10 @@ class ClassProgressive(Progressive):
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         if not batch.classes:  # no rows, or observed ones alone
             return
-        learned = ~outcome.rejected
-        labels = np.where(learned, batch.labels, 0.0).astype(np.int64)
+        learned, labels = ~outcome.rejected, class_labels(batch, outcome)
         self._add_classes(batch.classes, labels[learned])
         class_ids = _class_ids(batch.classes, self._class_index)[labels]
-        class_index = {name: index for index, name in enumerate(outcome.classes)}
-        assert outcome.predicted is not None
-        mistakes = _class_ids(batch.classes, class_index)[labels] != outcome.predicted
-        mistakes |= outcome.predicted < 0
+        mistakes = mistakes_of(batch.classes, labels, outcome)
         self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
         terms = np.zeros((len(batch), len(self._names)))
@@ -91,6 +87,19 @@ class ClassProgressive(Progressive):
         self._counts[:] = 0
         self._counts[: len(names)] = state["metrics_class_counts"]
         self._guesses[:] = guesses
+
+
+def class_labels(batch: Batch, outcome: Outcome) -> Ints:
+    """Labels (n,) of a batch with classes; 0 for rejected rows."""
+    return np.where(outcome.rejected, 0.0, batch.labels).astype(np.int64)
+
+
+def mistakes_of(classes: tuple[str, ...], labels: Ints, outcome: Outcome) -> Flags:
+    """Whether each row (n,) has another class than the predicted one."""
+    class_index = {name: index for index, name in enumerate(outcome.classes)}
+    assert outcome.predicted is not None
+    mistakes: Flags = _class_ids(classes, class_index)[labels] != outcome.predicted
+    return mistakes | (outcome.predicted < 0)
 
 
 def _class_ids(classes: tuple[str, ...], class_index: Mapping[str, int]) -> Ints:

@@ -5,6 +5,7 @@ from typing import Any
 
 from dualstream.solvers.profile import kernels as k
 from dualstream.solvers.rows.columns.spec import crossed_columns
+from dualstream.solvers.spec_cache import derived_once
 
 _KINDS = {
     "number": k.NUMBER,
@@ -65,3 +66,9 @@ class ColumnNames:
         if self._indicates and value == _MISSING:
             return column, k.UNKNOWN, k.IS_MISSING
         return column, k.CATEGORY, k.IS_CATEGORY
+
+
+@derived_once
+def column_names_of(spec: Mapping[str, Any]) -> ColumnNames:
+    """The ColumnNames of a resolved specification."""
+    return ColumnNames(spec)

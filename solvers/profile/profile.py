@@ -1,8 +1,7 @@
 """ColumnProfile: what the columns of a stream hold, and how far each has moved from its past."""
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from sys import getsizeof
 from typing import Any
 
@@ -13,18 +12,16 @@ from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.profile import kernels as k
 from dualstream.solvers.profile.column import Column, Moments, moments_of, top_of, value_of
-from dualstream.solvers.profile.names import ColumnNames
+from dualstream.solvers.profile.named_rows import NamedRows, Pairs
+from dualstream.solvers.profile.names import column_names_of
 from dualstream.solvers.profile.stability_index import stability_indices
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import MAX_DIM, Batch
-from dualstream.solvers.spec_cache import derived_once
 
 MAX_VALUES = 1_000
 """Values of a column from which rows without a named value are not counted as missing, once the
 model has no room for names."""
-
-Pairs = Sequence[tuple[int, str]]
 
 _KIND_NAMES = {
     k.UNKNOWN: "unknown",
@@ -37,29 +34,21 @@ _KIND_NAMES = {
 _MIN_ROOM = 16
 
 
-@derived_once
-def _names_of(spec: Mapping[str, Any]) -> ColumnNames:
-    return ColumnNames(spec)
-
-
-class ColumnProfile:
+class ColumnProfile(NamedRows):
     """Profile of a model's columns. Part of the replicated state; constant memory for a column.
 
-    The same rows give the same bits, independent of batch boundaries. A feature counts from the log
-    position on from which its name is known, so it does not matter how early a reader of the
-    journal finds the name.
+    The same rows give the same bits, independent of batch boundaries.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
+        super().__init__()
         self._spec = spec
-        self._names = _names_of(spec)
+        self._names = column_names_of(spec)
         self._is_numbered: bool = spec["features"]["kind"] == "indexed"
         self._columns: dict[str, int] = {}
         self._kinds: list[int] = []
         self._values: list[int] = []
         """Features of each column."""
-        self._waiting: deque[tuple[int, Pairs]] = deque()
-        """Names that become known at a later log position."""
         self._table = np.zeros(1, np.int64)
         self._features = 0
         self._clock = np.array([1.0, 1.0, 0.0, 0.0])
@@ -79,22 +68,6 @@ class ColumnProfile:
         self._words, self._texts = np.zeros(room), np.zeros(room, np.int64)
 
     # -- names -----------------------------------------------------------------------------------
-
-    def add_names(self, pairs: Pairs, since: int, seq: int) -> None:
-        """Add (index, name) of new features, known from log position `since` on.
-
-        seq  log position of the last record that was applied
-        """
-        if since <= seq + 1 and not self._waiting:
-            self._enter(pairs)
-        else:
-            self._waiting.append((since, pairs))
-
-    def reach(self, seq: int) -> None:
-        """Use the names that are known at log position `seq`."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= seq:
-            self._enter(waiting.popleft()[1])
 
     def _enter(self, pairs: Pairs) -> None:
         codes = [self._code_of(name) for _, name in pairs]
@@ -149,27 +122,13 @@ class ColumnProfile:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def count(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
-        """Count the learned rows of a batch, in order; the first is at log position `first_seq`."""
-        done, rejected = 0, outcome.rejected
-        while self._waiting and self._waiting[0][0] < first_seq + len(batch):
-            n_counted = max(0, self._waiting[0][0] - first_seq)
-            if n_counted > done:
-                self._count(batch[done:n_counted], rejected[done:n_counted])
-                done = n_counted
-            self.reach(first_seq + done)
-        if done:
-            self._count(batch[done:], rejected[done:])
-        else:
-            self._count(batch, rejected)
-
-    def _count(self, batch: Batch, rejected: npt.NDArray[np.bool_]) -> None:
+    def _count(self, batch: Batch, outcome: Outcome) -> None:
         if self._is_numbered and not self._features:
             self._reserve_table()
         row, rows = 0, len(batch)
         while True:
             row = k.profile_rows(
-                batch.indptr, batch.indices, batch.values, rejected, batch.weights, row,
+                batch.indptr, batch.indices, batch.values, outcome.rejected, batch.weights, row,
                 self._is_numbered, self._table, self._clock, self._sizes, self._counts,
                 self._cells, self._words, self._texts,
             )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
+from dualstream.solvers.evaluation.segments.spec import FIELD as _SEGMENTS, read_segments
 from dualstream.solvers.features.spec import read_features, read_map, read_scaling
 from dualstream.solvers.history.spec import FIELD as _HISTORY, column_names, read_history
 from dualstream.solvers.offline.options import read_refit_options
@@ -40,7 +41,7 @@ _OF_ANY_PORTFOLIO = (
 )
 
 
-_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, "spec_version")
+_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, _SEGMENTS, "spec_version")
 """Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
@@ -74,12 +75,14 @@ def _rows(spec: Mapping[str, Any], model: Spec) -> Spec:
     crosses = read_crosses(spec, columns)
     history = read_history(spec, columns)
     pairs = read_pairs(spec, columns, crosses, model)
+    segments = read_segments(spec, columns)
     if columns is None:
         return {}
     if model["features"]["kind"] != "hashed":
         raise InvalidSpec("/columns", spec["columns"], "left out unless the features are hashed")
     rows: Spec = {"columns": columns, "crosses": crosses, **pairs}
     rows |= {} if history is None else {_HISTORY: history}
+    rows |= {} if segments is None else {_SEGMENTS: segments}
     _check_ages(rows, model)
     return rows
 

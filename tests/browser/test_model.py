@@ -94,6 +94,47 @@ def test_the_error_moves_and_drift_is_marked(page: Page, server: httpx.Client, s
     expect(card(page, "Drift of the input")).to_contain_text("Not known before 2,000 rows.")
 
 
+def test_the_segment_in_which_the_model_fails_comes_first(
+    page: Page, server: httpx.Client, screenshot
+):
+    model = named(page, "segments")
+    columns = {"types": {"country": "category", "returning": "boolean"}}
+    create(server, model, algorithm="sgd", columns=columns, segments=["country", "returning"])
+    open_model = f"/#/models/{model}/segments"
+    page.goto(open_model)
+    segments = card(page, "Segments")
+    expect(segments).to_contain_text("No rows yet.")
+    random = np.random.default_rng(0)
+    rows = []
+    for n in range(900):
+        x, country = random.standard_normal(), "DE DE FR GR".split()[n % 4]
+        label = (x > 0) != (country == "GR")
+        rows.append({"country": country, "returning": n % 3 == 0, "price": x, "y": int(label)})
+    rows += [{"country": f"<b>{n}</b>", "price": 1.0, "y": 1} for n in range(30)]
+    server.post(f"/models/{model}/learn", json=rows).raise_for_status()
+    page.reload()
+    table = segments.get_by_role("region", name="Segments by country, most harmful first")
+    view = server.get(f"/models/{model}/metrics?by=country").json()["since_start"]
+    expect(table.get_by_role("row")).to_have_count(21)
+    first = table.get_by_role("row").nth(1)
+    expect(first).to_contain_text("GR")
+    expect(first).to_contain_text(f"{100 * view[1]['error_rate']:.1f} %")
+    expect(first).to_contain_text(f"{100 * view[1]['mean_label']:.1f} %")
+    screenshot(page, "segments")
+    segments.get_by_role("button", name="Show 13 more").click()
+    expect(table.get_by_role("row")).to_have_count(len(view))
+    segments.get_by_role("button", name="Recent rows").click()
+    expect(segments).to_contain_text("falls by 1/10,000")
+    segments.get_by_role("button", name="returning").click()
+    table = segments.get_by_role("region", name="Segments by returning, most harmful first")
+    expect(table.get_by_role("row")).to_have_count(3)
+    other = named(page, "whole")
+    create(server, other, algorithm="sgd", features="hashed")
+    page.goto(f"/#/models/{other}")
+    expect(page.get_by_role("tab", name="Drift")).to_be_visible()
+    expect(page.get_by_role("tab", name="Segments")).to_have_count(0)
+
+
 @ON_A_DESKTOP
 def test_the_tab_is_in_the_address(page: Page, server: httpx.Client):
     model = named(page, "tabs")

@@ -721,6 +721,7 @@ def calls_of(client: Client) -> None:
             "m", [{"a": 1}], ["a"], default_label=0, default_after_s=1.5
         ),
         lambda: client.metrics("m"),
+        lambda: client.segments("m", "country"),
         lambda: client.timeline("m"),
         lambda: client.columns("m", sort="name"),
         lambda: client.weights("m", top=3, member="a"),
@@ -764,7 +765,7 @@ def test_every_call_is_a_route_and_every_answer_has_its_fields(server):
     mine = {"host", "content-length", *http.headers}
     with Client(http=http) as recorded:
         calls_of(recorded)
-    assert len(sent) == 44
+    assert len(sent) == 45
     for call in sent:
         inputs = tuple(call.url.path.split("/"))
         results = [

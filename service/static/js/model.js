@@ -14,6 +14,7 @@ import { ModelPlots } from "./model_plots.js";
 import { pauseNotice } from "./pauses.js";
 import { predictPart } from "./predict.js";
 import { refitsCard } from "./refits.js";
+import { hasSegments, segmentsPart } from "./segments.js";
 import { firstSteps } from "./snippets.js";
 import { pill, statusOf } from "./status.js";
 import { Tabs } from "./tabs.js";
@@ -41,6 +42,7 @@ export async function showModel(root, id, tab, signal, ready) {
   const members = membersPart(id, view.created, signal);
   const inside = contents(id, spec, signal);
   const drift = driftPart();
+  const segments = segmentsPart(id, spec, signal);
   const versions = versionsPart(id, signal, () => reload());
   const refits = refitsCard(id, spec, signal);
   const predict = predictPart(id, spec);
@@ -53,6 +55,7 @@ export async function showModel(root, id, tab, signal, ready) {
     overview: ["Overview", [empty, charts]],
     ...(hasMembers(spec) ? { members: ["Members", [members.element]] } : {}),
     features: ["Features", [grid(inside.weights, plots.nonzerosCard, inside.support, plots.supportCard, inside.curves, columns.element)]],
+    ...(hasSegments(spec) ? { segments: ["Segments", [h("div", { class: "grid" }, segments.element)]] } : {}),
     drift: ["Drift", [drift.element]],
     versions: ["Versions", [versions.element]],
     settings: ["Settings", [grid(settings(view), refits.element,
@@ -68,6 +71,7 @@ export async function showModel(root, id, tab, signal, ready) {
 
   const refreshTab = (name) => Promise.all(({
     features: [inside],
+    segments: [segments],
     versions: [versions],
     settings: [refits],
   }[name] ?? []).map((one) => one.refresh())).catch(showError);

@@ -67,6 +67,25 @@ def test_show_has_counts_error_and_spec(run, client: Client):
     assert document["seq"] == 40 and document["metrics"] == client.metrics("m")
 
 
+def test_metrics_by_the_values_of_a_column(run, client: Client):
+    columns = {"types": {"country": "category"}, "label": "y"}
+    client.create("s", {"algorithm": "sgd", "columns": columns, "segments": ["country"]})
+    rows = [{"country": "ABA"[n % 3], "y": n % 3 == 1} for n in range(30)]
+    client.learn("s", rows)
+    result = client.segments("s", "country")
+    total, *segments = result.since_start
+    assert total.rows == 30 and {one.value: one.rows for one in segments} == {"A": 20, "B": 10}
+    head, names, *lines = run("metrics", "s", "--by", "country").stdout.splitlines()
+    assert head == "s: seq 30, harm in log loss"
+    assert names.split()[:3] == ["country", "rows", "harm"]
+    assert [line.split()[0] for line in lines] == [one.value for one in result.since_start]
+    assert lines[1].split()[1:3] == [f"{segments[0].rows:.0f}", f"{segments[0].harm:.4g}"]
+    shown = json.loads(run("metrics", "s", "--by", "country", "--json").stdout)
+    assert shown["since_start"][1]["harm"] == segments[0].harm
+    refused = run("metrics", "s", "--by", "city")
+    assert refused.exit_code == 3 and "it has country" in refused.stderr
+
+
 def test_metrics_members_and_weights(run, client: Client):
     metrics = run("metrics", "m").stdout
     (line,) = [line for line in metrics.splitlines() if line.split()[:1] == ["error_rate"]]

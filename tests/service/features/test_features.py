@@ -60,6 +60,11 @@ FIELDS = {
         "columns": {"types": {"card": "category"}},
         "features": "hashed",
     },
+    "segments": {
+        "segments": ["country"],
+        "columns": {"types": {"country": "category"}},
+        "features": "hashed",
+    },
 }
 
 
