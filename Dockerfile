@@ -15,9 +15,11 @@ COPY consume consume
 COPY wire wire
 COPY solvers solvers
 COPY service service
+# Extras of pyproject.toml: server,otel for traces; server,kafka for consumers of Kafka.
+ARG EXTRAS=server
 # For a private package index: --secret id=pip,src=pip.conf. No layer keeps the secret.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip install --no-cache-dir -c constraints.txt '.[server]'
+    pip install --no-cache-dir -c constraints.txt ".[$EXTRAS]"
 
 # Compile the kernels here; servers only read them. -P imports the installed files and not those of
 # this folder.
