@@ -56,6 +56,8 @@ def test_resources_find_each_other(overlay):
     [served] = service["spec"]["ports"]
     assert served["targetPort"] == port["name"]
     assert policy["spec"]["ingress"][0]["ports"] == [{"port": port["name"], "protocol": "TCP"}]
+    reached = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert reached == {53, 4318} | ({6379} if overlay == "redis" else set())
     monitor = resource(overlay, "ServiceMonitor")["spec"]
     assert monitor["selector"]["matchLabels"] == service["metadata"]["labels"]
     assert monitor["endpoints"][0]["port"] == served["name"]
@@ -68,7 +70,6 @@ def test_resources_find_each_other(overlay):
     else:
         assert workload(overlay)["spec"]["replicas"] == 1
         assert workload(overlay)["spec"]["serviceName"] == service["metadata"]["name"]
-        assert policy["spec"]["egress"] == []
 
 
 def test_every_variable_is_a_setting_and_files_are_in_the_secret(overlay, monkeypatch, tmp_path):
