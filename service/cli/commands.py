@@ -128,6 +128,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
     # Local variables in a traceback may contain API keys.
     pretty_exceptions_show_locals=False,
     help="Learn models from a stream, durably and with a certificate.",

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from dualstream.service.cli.commands import COMMANDS
 from tests.docs.documents import ROOT
 
@@ -102,9 +104,9 @@ for line in sys.argv[1:]:
 
 def test_commands_of_the_client_run_without_the_server(shared_server):
     listed, models, *helped = commands(
-        "--help",
+        "-h",
         f"models --json --url {shared_server.url}",
-        *(f"{name} --help" for name in CLIENT_COMMANDS),
+        *(f"{name} {'-h' if k % 2 else '--help'}" for k, name in enumerate(CLIENT_COMMANDS)),
     )
     assert models[0] == 0 and models[1].startswith("["), models
     for name, (code, said, errors) in zip(CLIENT_COMMANDS, helped, strict=True):
@@ -112,14 +114,17 @@ def test_commands_of_the_client_run_without_the_server(shared_server):
         assert code == 0 and f"Usage: dualstream {name}" in said and not errors, (said, errors)
 
 
-def test_the_help_imports_no_command():
-    program = """
-BLOCKED |= {"httpx", "markdown_it", "pydantic"}  # markdown_it: much of a start
+@pytest.mark.parametrize(
+    "option, said", [("-h", "Learn the rows of files"), ("--version", "dualstream ")]
+)
+def test_help_and_version_import_no_command(option, said):
+    program = f"""
+BLOCKED |= {{"httpx", "markdown_it", "pydantic"}}  # markdown_it: much of a start
 from dualstream.service.cli import app
-app(["--help"])
+app(["{option}"])
 """
     done = light(program)
-    assert done.returncode == 0 and "Learn the rows of files" in done.stdout, done.stderr
+    assert done.returncode == 0 and said in done.stdout, done.stderr
 
 
 def test_commands_of_the_server_say_that_it_is_not_installed():
