@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_I4, RO_I8, kernel
+from dualstream.solvers.jit import F8, F8_2D, I8, kernel
 from dualstream.solvers.online import plain_learner as plain
 from dualstream.solvers.online.plain_learner import ROUNDS, SCALE, TINY_SQUARE, PlainLearner
 from dualstream.solvers.online.table_learner import SAMPLES
-from dualstream.solvers.protocols.learner import Outcome
-from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.protocols.learner import RESULTS, Outcome
+from dualstream.solvers.rows.batch import ROWS, Batch
 from dualstream.solvers.rows.scalar import fold
 
 # Indices of a learner's scalars: first its state, then constants of its specification.
@@ -97,11 +97,7 @@ class DC(PlainLearner):
         ints[RESUM_EVERY] = max(1000, self._features.width)
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
-        learn_rows(
-            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
-            out.scores, out.losses, out.updated, out.rejected,
-            self._v, self._w, self._floats, self._ints,
-        )  # fmt: skip
+        learn_rows(batch.arrays, out.arrays, self._v, self._w, self._floats, self._ints)
 
 
 @kernel
@@ -255,28 +251,13 @@ def descend_sigmoid(
 
 
 @kernel
-def learn_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    v: F8,
-    table: F8_2D,
-    f: F8,
-    k: I8,
-) -> None:
+def learn_rows(rows: ROWS, out: RESULTS, v: F8, table: F8_2D, f: F8, k: I8) -> None:
     """Score and learn all rows; labels are -1, 0 or 1.
 
     A row for which any number would not be finite is rejected and changes nothing. A row of weight
     0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch
-    scores, losses, updated, rejected          (n,) written; the flags must be False initially
+    rows, out    see Batch and Outcome; its flags must be False initially
     v       (width,)      the weights over `scale`, which is 1 without a radius; the last is the
                           intercept's
     table   (width, 1)    the same memory
@@ -284,6 +265,8 @@ def learn_rows(
     Cost O(entries) per row for one_step, O(entries + iterations) for complete; |w|^2 is recomputed
     every RESUM_EVERY >= width rows, or when it has fallen below _FALL of its peak.
     """
+    indptr, indices, values, labels, weights = rows
+    scores, losses, updated, rejected = out
     n = labels.shape[0]
     scale, ww, peak, radius = f[SCALE], f[NORM2], f[PEAK], f[RADIUS]
     samples, rounds, inner_steps = k[SAMPLES], k[ROUNDS], k[INNER_STEPS]

@@ -31,7 +31,6 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import (
-    B1,
     F8,
     F8_2D,
     I4,
@@ -47,12 +46,12 @@ from dualstream.solvers.jit import (
 )
 from dualstream.solvers.losses.loss_kernels import loss_at, loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
-from dualstream.solvers.online.forgetting_windows import Ring, retain_row
+from dualstream.solvers.online.forgetting_windows import RING, Ring, retain_row
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
-from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.learner import RESULTS, Outcome, State
 from dualstream.solvers.protocols.sparse_support import Support
 from dualstream.solvers.protocols.state_numbers import check_arrays
-from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.batch import ROWS, Batch
 from dualstream.solvers.rows.scalar import CACHED, prefetch, prior_odds, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
@@ -111,10 +110,8 @@ class DualAveraging(TableLearner):
         average = self._average
         while True:
             row = learn_rows(
-                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row,
-                out.scores, out.losses, out.updated, out.rejected,
-                self._w, self._signs, self._floats, ints,
-                average.sums, average.scalars, *ring.arrays, self._listed,
+                batch.arrays, row, out.arrays, self._w, self._signs, self._floats, ints,
+                average.sums, average.scalars, ring.arrays, self._listed,
             )  # fmt: skip
             if ints[WANTS] == ROOM:
                 first, last = int(ints[FIRST]), int(ints[LAST])
@@ -290,43 +287,26 @@ def sweep(w: F8_2D, signs: U1, f: F8, k: I8, listed: I4) -> None:
 
 @kernel
 def learn_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    start: int,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    w: F8_2D,
-    signs: U1,
-    f: F8,
-    k: I8,
-    sums: F8_2D,
-    scalars: F8,
-    ring_starts: I8,
-    ring_indices: I4,
-    ring_values: F8,
-    ring_rows: F8_2D,
-    listed: I4,
-) -> int:
+    rows: ROWS, start: int, out: RESULTS, w: F8_2D, signs: U1, f: F8, k: I8,
+    sums: F8_2D, scalars: F8, ring: RING, listed: I4,
+) -> int:  # fmt: skip
     """Score and learn rows `start` to n; return where it stopped, with the reason in k[WANTS].
 
     A row for which any number would not be finite is rejected and changes nothing. A row of weight
     0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch; labels are valid for the task
-    scores, losses, updated, rejected          (n,) written; the flags must be False initially
+    rows, out    see Batch and Outcome; labels are valid for the task, flags False initially
     w       (width, 1 or 3)          G, and z and `seen` where averaged; the intercept's row is last
     signs   (dim,) uint8             of every weight when last touched
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
     sums, scalars                    see lazy_average.LazyAverage
-    ring_*                           RDA+: see forgetting_windows.Ring; last column: losses
+    ring                             RDA+: see forgetting_windows.Ring; last column: losses
     listed  (width,)                 RDA+: the LISTED weights with that bit, in any order
     Cost O(entries) per row; if averaged, O(entries log steps).
     """
+    indptr, indices, values, labels, weights = rows
+    scores, losses, updated, rejected = out
+    ring_starts, ring_indices, ring_values, ring_rows = ring
     recent, lam, bias = f[RECENT], f[LAMBDA], f[BIAS]
     numbers = loss_at(f, LOSS)
     samples, steps, last_change, n_listed = k[SAMPLES], k[STEPS], k[LAST_CHANGE], k[LISTED]

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import dual_argmin, loss_at, loss_slope, loss_value
 from dualstream.solvers.losses.loss_table import make_loss
 from dualstream.solvers.online import averaged_table as table
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
-from dualstream.solvers.protocols.learner import Outcome
-from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.protocols.learner import RESULTS, Outcome
+from dualstream.solvers.rows.batch import ROWS, Batch
 from dualstream.solvers.rows.scalar import CACHED, SMALL_NORM, SMALL_STEP, prefetch, prior_odds
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
@@ -73,10 +73,7 @@ class FirstOrder(TableLearner):
         ints[PRIOR] = self._features.has_prior
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
-        learn_rows(
-            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
-            out.scores, out.losses, out.updated, out.rejected, self._w, self._floats, self._ints,
-        )  # fmt: skip
+        learn_rows(batch.arrays, out.arrays, self._w, self._floats, self._ints)
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
@@ -125,31 +122,19 @@ def score_rows(
 
 
 @kernel
-def learn_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-) -> None:
+def learn_rows(rows: ROWS, out: RESULTS, w: F8_2D, f: F8, k: I8) -> None:
     """Score and learn every row: the step of the table in the module docstring.
 
     A row for which any number would not be finite is rejected and changes nothing. A row of weight
     0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch; labels are valid for the task
-    scores, losses, updated, rejected          (n,) written; the flags must be False initially
+    rows, out    see Batch and Outcome; labels are valid for the task, flags False initially
     w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
     Cost O(entries) per row, and O(width) once per 1e3-fold decay of `scale` (1e30 if not averaged).
     """
+    indptr, indices, values, labels, weights = rows
+    scores, losses, updated, rejected = out
     scale, avg_p, avg_k, avg_s = f[SCALE], f[AVG_P], f[AVG_K], f[AVG_S]
     keep, step, kappa, bias = f[KEEP], f[STEP], f[KAPPA], f[BIAS]
     numbers = loss_at(f, LOSS)

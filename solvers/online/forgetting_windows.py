@@ -53,7 +53,8 @@ RING_ARRAYS = tuple(
 """State arrays of a ring."""
 
 
-_Arrays = tuple[jit.Ints, jit.Indices, jit.Floats, jit.Floats]
+RING = tuple[jit.I8, jit.I4, jit.F8, jit.F8_2D]
+"""A ring as one argument of kernels: `RowBuffer.arrays`, as starts, indices, values and rows."""
 
 
 class _PendingRows(NamedTuple):
@@ -92,17 +93,17 @@ class RowBuffer:
         self._columns, self._value_shape = columns, value_shape
         # Half as many rows as are retained arrive before the next move.
         self._max_rows = retain + max(1, retain // 2)
-        self._own_arrays: _Arrays | None = None
+        self._own_arrays: RING | None = None
         self._pending: _PendingRows | None = None
 
     @property
-    def arrays(self) -> _Arrays:
+    def arrays(self) -> RING:
         """Starts, indices, values and rows; allocated, and filled with the pending rows, on first
         access."""
         arrays = self._own_arrays
         return self._made() if arrays is None else arrays
 
-    def _made(self) -> _Arrays:
+    def _made(self) -> RING:
         # Read `_pending` first: another thread that fills the arrays assigns them before it clears
         # `_pending`.
         pending, arrays = self._pending, self._own_arrays
@@ -138,7 +139,7 @@ class RowBuffer:
             return min(self._max_rows, 64), 1024
         return self._room_for(pending.n, pending.entries)
 
-    def _arrays_for(self, capacity: int, entries: int) -> _Arrays:
+    def _arrays_for(self, capacity: int, entries: int) -> RING:
         starts = np.empty(capacity + 1, np.int64)
         starts[0] = 0
         indices, values = np.empty(entries, np.int32), np.empty((*self._value_shape, entries))

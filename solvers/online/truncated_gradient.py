@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_F8_2D, RO_I4, RO_I8, Floats, kernel
 from dualstream.solvers.losses.loss_kernels import loss_at, loss_slope, loss_value
 from dualstream.solvers.online import lazy_average as lazy
 from dualstream.solvers.online.table_learner import SAMPLES, TableLearner, loss_of
-from dualstream.solvers.protocols.learner import Outcome, State
-from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.protocols.learner import RESULTS, Outcome, State
+from dualstream.solvers.rows.batch import ROWS, Batch
 from dualstream.solvers.rows.scalar import CACHED, prefetch, shrink
 
 # Indices of a learner's scalars, in two arrays: first its state, then constants of its
@@ -78,8 +78,7 @@ class TruncatedGradient(TableLearner):
 
     def _learn_rows(self, batch: Batch, out: Outcome) -> None:
         learn_rows(
-            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights,
-            out.scores, out.losses, out.updated, out.rejected, self._w, self._floats, self._ints,
+            batch.arrays, out.arrays, self._w, self._floats, self._ints,
             *self._average.arrays,
         )  # fmt: skip
 
@@ -232,29 +231,13 @@ def pull_all(w: F8_2D, by: float, sums: RO_F8_2D, now: int) -> None:
 
 
 @kernel
-def learn_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-    sums: F8_2D,
-    scalars: F8,
-) -> None:
+def learn_rows(rows: ROWS, out: RESULTS, w: F8_2D, f: F8, k: I8, sums: F8_2D, scalars: F8) -> None:
     """Score and learn every row: the step in the module docstring.
 
     A row for which any number would not be finite is rejected and changes nothing. A row of weight
     0 is scored and counted, and changes nothing else.
 
-    indptr, indices, values, labels, weights   see Batch; labels are valid for the task
-    scores, losses, updated, rejected          (n,) written; the flags must be False initially
+    rows, out    see Batch and Outcome; labels are valid for the task, flags False initially
     w       (width, 2 or 4)          v as last written, its mark (see `current`); if averaged also z
                                      and `seen`
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
@@ -262,6 +245,8 @@ def learn_rows(
     Cost O(entries) per row; O(entries log steps) if averaged; O(width) for sgd_l1. O(width) once
     per 1e30-fold decay of `scale` (1e3 if averaged).
     """
+    indptr, indices, values, labels, weights = rows
+    scores, losses, updated, rejected = out
     gamma_star, theta, bias, lam = f[GAMMA], f[THETA], f[BIAS], f[LAMBDA]
     sigma, pull = f[SIGMA], f[PULL]
     numbers = loss_at(f, LOSS)

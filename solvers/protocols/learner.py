@@ -7,13 +7,17 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import Flags, Floats, Ints
+from dualstream.solvers.jit import B1, F8, Flags, Floats, Ints
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.served_weights import ServedWeights
 from dualstream.solvers.rows.batch import Batch
 
 State = dict[str, npt.NDArray[Any]]
 """Named arrays of float64, int64, uint8 or bool; a scalar is an array without dimensions."""
+
+
+RESULTS = tuple[F8, F8, B1, B1]
+"""What kernels write for each row, as one argument: `Outcome.arrays`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +54,11 @@ class Outcome:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    @property
+    def arrays(self) -> RESULTS:
+        """Scores, losses and the flags `updated` and `rejected`, as kernels receive them."""
+        return self.scores, self.losses, self.updated, self.rejected
 
     def __getitem__(self, rows: slice) -> "Outcome":
         """A contiguous slice of rows; columns are views."""

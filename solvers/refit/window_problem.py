@@ -135,7 +135,7 @@ class WindowProblem(DualAscent):
                 if is_cancelled():
                     return False
                 self._kernels.replay(
-                    visits, begin, min(begin + piece, len(visits)), *ring.arrays,
+                    visits, begin, min(begin + piece, len(visits)), ring.arrays,
                     self._w, self._floats, self._ints,
                 )  # fmt: skip
         return True

@@ -52,6 +52,10 @@ _REASONS = {
 }
 
 
+ROWS = tuple[RO_I8, RO_I4, RO_F8, RO_F8, RO_F8]
+"""Rows as one argument of kernels: `Batch.arrays`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """n rows of width `dim` in CSR layout, with labels and weights.
@@ -126,6 +130,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def arrays(self) -> ROWS:
+        """Entries, labels and weights, as kernels receive them."""
+        return self.indptr, self.indices, self.values, self.labels, self.weights
 
     @property
     def nnz(self) -> int:

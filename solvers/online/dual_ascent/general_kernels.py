@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
+from dualstream.solvers.jit import F8, F8_2D, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import (
     logistic_root,
     loss_at,
@@ -28,7 +28,9 @@ from dualstream.solvers.losses.loss_kernels import (
     loss_value,
 )
 from dualstream.solvers.online.dual_ascent import kernels as l2
-from dualstream.solvers.online.forgetting_windows import retain_row
+from dualstream.solvers.online.forgetting_windows import RING, retain_row
+from dualstream.solvers.protocols.learner import RESULTS
+from dualstream.solvers.rows.batch import ROWS
 from dualstream.solvers.rows.scalar import clip, sigmoid, soft, unknown_label
 
 _FLUSH_BELOW = 1e-30
@@ -400,8 +402,9 @@ def keep(indices: RO_I4, begin: int, end: int, w: F8_2D, saved: F8, back: bool) 
 
 
 @kernel(inner=True)
-def resum(w: F8_2D, f: F8, k: I8, starts: I8, indices: I4, values: F8, rows: F8_2D) -> None:
+def resum(w: F8_2D, f: F8, k: I8, ring: RING) -> None:
     """Recompute v, Delta and the size of all steps from the rows of a sliding window."""
+    starts, indices, values, rows = ring
     first = max(k[l2.FIRST], k[l2.LAST] - k[l2.LENGTH])
     for j in range(w.shape[0]):
         w[j, 0] = 0.0
@@ -439,22 +442,12 @@ def rest_of(
 
 
 @kernel(inner=True)
-def visit_rows(
-    visits: RO_F8,
-    begin: int,
-    end: int,
-    starts: I8,
-    indices: I4,
-    values: F8,
-    rows: F8_2D,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-) -> None:
+def visit_rows(visits: RO_F8, begin: int, end: int, ring: RING, w: F8_2D, f: F8, k: I8) -> None:
     """Maximise the dual over the lambda of one retained row after the other; see kernels.replay.
 
     A visit for which any number would not be finite changes nothing. The average is not updated.
     """
+    starts, indices, values, rows = ring
     bias, length, log_beta = f[l2.BIAS], k[l2.LENGTH], l2.log_beta_of(f)
     for i in range(begin, end):
         row, delta = l2.visited_row(visits[i], log_beta, rows, k)
@@ -488,50 +481,25 @@ def visit_rows(
 
 
 @kernel
-def replay(
-    visits: RO_F8,
-    begin: int,
-    end: int,
-    starts: I8,
-    indices: I4,
-    values: F8,
-    rows: F8_2D,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-) -> None:
+def replay(visits: RO_F8, begin: int, end: int, ring: RING, w: F8_2D, f: F8, k: I8) -> None:
     """Visits `begin` to `end`; then the newest iterate's part of the average is updated."""
     averaged = k[l2.AVERAGED] != 0 and f[l2.AVG_S] > 0.0
     if averaged:
         add_iterate(w, f, k, 1.0, -1.0 / f[l2.AVG_S])
-    visit_rows(visits, begin, end, starts, indices, values, rows, w, f, k)
+    visit_rows(visits, begin, end, ring, w, f, k)
     if averaged:
         add_iterate(w, f, k, 1.0, 1.0 / f[l2.AVG_S])
 
 
 @kernel
 def learn_and_replay(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    start: int,
-    visits: RO_F8,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-    ring_starts: I8,
-    ring_indices: I4,
-    ring_values: F8,
-    ring_rows: F8_2D,
-    saved: F8,
-) -> int:
+    rows: ROWS, start: int, visits: RO_F8, out: RESULTS,
+    w: F8_2D, f: F8, k: I8, ring: RING, saved: F8,
+) -> int:  # fmt: skip
     """Like learn_and_replay of kernels.py, and like learn_rows if STEPS and EVERY are 0."""
+    indptr, indices, values, labels, weights = rows
+    scores, losses, updated, rejected = out
+    ring_starts, ring_indices, ring_values, ring_rows = ring
     n = labels.shape[0]
     binary = k[l2.BINARY] != 0
     if start == 0:
@@ -632,12 +600,9 @@ def learn_and_replay(
             if k[l2.SINCE_RESUM] >= k[l2.RESUM_EVERY] or (
                 k[l2.N_STEPS] > 0 and f[l2.EVICTED] > l2.OUTSIZED * f[l2.IN_WINDOW]
             ):
-                resum(w, f, k, ring_starts, ring_indices, ring_values, ring_rows)
+                resum(w, f, k, ring)
         if steps > 0:
-            visit_rows(
-                visits, at_visit, at_visit + steps,
-                ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
-            )  # fmt: skip
+            visit_rows(visits, at_visit, at_visit + steps, ring, w, f, k)
             at_visit += steps
         if k[l2.AVERAGED] != 0:
             f[l2.AVG_S] = f[l2.KAPPA] * f[l2.AVG_S] + 1.0

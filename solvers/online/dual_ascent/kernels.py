@@ -22,10 +22,12 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import B1, F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
+from dualstream.solvers.jit import F8, F8_2D, I4, I8, RO_F8, RO_I4, RO_I8, kernel
 from dualstream.solvers.losses.loss_kernels import dual_step, loss_at, loss_conjugate, loss_value
 from dualstream.solvers.online import averaged_table as table
-from dualstream.solvers.online.forgetting_windows import retain_row
+from dualstream.solvers.online.forgetting_windows import RING, retain_row
+from dualstream.solvers.protocols.learner import RESULTS
+from dualstream.solvers.rows.batch import ROWS
 from dualstream.solvers.rows.scalar import (
     CACHED,
     SMALL_NORM,
@@ -111,21 +113,12 @@ def delta_without(delta: float, c: float, rows: F8_2D, leaver: int, last: int) -
 
 
 @kernel
-def evict(
-    row: int,
-    p: float,
-    bias: float,
-    starts: I8,
-    indices: I4,
-    values: F8,
-    rows: F8_2D,
-    w: F8_2D,
-    saved: F8,
-) -> float:
+def evict(row: int, p: float, bias: float, ring: RING, w: F8_2D, saved: F8) -> float:
     """Remove c lambda h of a retained row from v; return its norm, which is 0 if nothing changed.
 
     saved   (2 entries + 2,) or more; the old entries of w, for put_back
     """
+    starts, indices, values, rows = ring
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
     g = rows[row, 1] * rows[row, 2]
@@ -169,21 +162,14 @@ def put_back(row: int, starts: I8, indices: I4, w: F8_2D, saved: F8) -> None:
 
 @kernel(inner=True)
 def resum(
-    w: F8_2D,
-    p: float,
-    bias: float,
-    starts: I8,
-    indices: I4,
-    values: F8,
-    rows: F8_2D,
-    first: int,
-    last: int,
+    w: F8_2D, p: float, bias: float, ring: RING, first: int, last: int
 ) -> tuple[float, float]:
     """v = sum of c lambda h over the retained rows `first` to `last`.
 
     Removes the rounding errors of additions and evictions; z is adjusted to leave the average
     unchanged. Returns the sums of c and of |c lambda h|.
     """
+    starts, indices, values, rows = ring
     averaged = w.shape[1] == 2
     end_of_w = w.shape[0] - 1
     for j in range(w.shape[0]):
@@ -208,25 +194,7 @@ def resum(
 
 @kernel
 def learn_rows(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    start: int,
-    stop: int,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-    ring_starts: I8,
-    ring_indices: I4,
-    ring_values: F8,
-    ring_rows: F8_2D,
-    saved: F8,
+    rows: ROWS, start: int, stop: int, out: RESULTS, w: F8_2D, f: F8, k: I8, ring: RING, saved: F8
 ) -> int:
     """Score and learn rows `start` to `stop`; return `stop`, or the row that the ring has no room
     for.
@@ -237,16 +205,18 @@ def learn_rows(
     finite is rejected and changes nothing. A row of weight 0 is scored and counted, and changes
     nothing else. Returns -1 - i, before any row is learned, if label i is invalid.
 
-    indptr, indices, values, labels, weights   see Batch
-    scores, losses, updated, rejected          (n,) written; the flags must be False initially
+    rows, out                        see Batch and Outcome; the flags must be False initially
     w       (width, 1 or 2)          v, and z where averaged; the last row is the intercept's
     f, k    (N_FLOATS,), (N_INTS,)   see the constants at the top of this file
-    ring_*                           see forgetting_windows.Ring; rows FIRST to LAST are retained
+    ring                             see forgetting_windows.Ring; rows FIRST to LAST are retained
     saved   (2 entries + 2,)         scratch; entries of any retained row. Without a sliding window:
                                      (0,), or (n,) to receive tau of each row that counts, and then
                                      no row is retained
     Cost O(entries) per row, except for the rare operations of the module docstring.
     """
+    indptr, indices, values, labels, weights = rows
+    scores, losses, updated, rejected = out
+    ring_starts, ring_indices, ring_values, ring_rows = ring
     n = labels.shape[0]
     binary = k[BINARY] != 0
     if start == 0:
@@ -306,9 +276,7 @@ def learn_rows(
         gone = 0.0
         if length > 0 and leaver >= first:
             new_delta = delta_without(delta, c, ring_rows, leaver, last)
-            gone = evict(
-                leaver, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows, w, saved
-            )
+            gone = evict(leaver, avg_p, bias, ring, w, saved)
             if gone > 0.0:
                 dv, _, _ = table.row_products(indices, values, begin, end, w, bias)
 
@@ -397,10 +365,7 @@ def learn_rows(
             if since_resum >= k[RESUM_EVERY] or (
                 n_steps > 0 and evicted_size > OUTSIZED * in_window
             ):
-                delta, in_window = resum(
-                    w, avg_p, bias, ring_starts, ring_indices, ring_values, ring_rows,
-                    max(first, last - length), last,
-                )  # fmt: skip
+                delta, in_window = resum(w, avg_p, bias, ring, max(first, last - length), last)
                 since_resum = 0
                 evicted_size = 0.0
 
@@ -500,23 +465,13 @@ def replay_is_due(k: I8) -> bool:
 
 
 @kernel
-def replay(
-    visits: RO_F8,
-    begin: int,
-    end: int,
-    starts: I8,
-    indices: I4,
-    values: F8,
-    rows: F8_2D,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-) -> None:
+def replay(visits: RO_F8, begin: int, end: int, ring: RING, w: F8_2D, f: F8, k: I8) -> None:
     """Visits `begin` to `end`, each O(entries) of its row.
 
     visits  (n,)  see replay.py; row n of N has weight beta^(N - n) times its own; a visit to
                   a row of weight 0 is skipped
     """
+    starts, indices, values, rows = ring
     log_beta = log_beta_of(f)
     for i in range(begin, end):
         row, delta = visited_row(visits[i], log_beta, rows, k)
@@ -527,47 +482,23 @@ def replay(
 
 @kernel
 def learn_and_replay(
-    indptr: RO_I8,
-    indices: RO_I4,
-    values: RO_F8,
-    labels: RO_F8,
-    weights: RO_F8,
-    start: int,
-    visits: RO_F8,
-    scores: F8,
-    losses: F8,
-    updated: B1,
-    rejected: B1,
-    w: F8_2D,
-    f: F8,
-    k: I8,
-    ring_starts: I8,
-    ring_indices: I4,
-    ring_values: F8,
-    ring_rows: F8_2D,
-    saved: F8,
-) -> int:
+    rows: ROWS, start: int, visits: RO_F8, out: RESULTS,
+    w: F8_2D, f: F8, k: I8, ring: RING, saved: F8,
+) -> int:  # fmt: skip
     """learn_rows, with STEPS visits after each learned row of a weight above 0.
 
     Also returns when `visits` has fewer than STEPS left, and after every EVERY such rows, with DUE
     set.
     """
-    steps, at, i = k[STEPS], 0, start
-    while i < labels.shape[0] and at + steps <= visits.shape[0]:
+    steps, at, i, stop = k[STEPS], 0, start, rows[3].shape[0]
+    while i < stop and at + steps <= visits.shape[0]:
         last = k[LAST]
-        done = learn_rows(
-            indptr, indices, values, labels, weights, i, i + 1,
-            scores, losses, updated, rejected, w, f, k,
-            ring_starts, ring_indices, ring_values, ring_rows, saved,
-        )  # fmt: skip
+        done = learn_rows(rows, i, i + 1, out, w, f, k, ring, saved)
         if done <= i:
             return done
         i = done
         if k[LAST] > last:
-            replay(
-                visits, at, at + steps,
-                ring_starts, ring_indices, ring_values, ring_rows, w, f, k,
-            )  # fmt: skip
+            replay(visits, at, at + steps, ring, w, f, k)
             at += steps
             if replay_is_due(k):
                 return i

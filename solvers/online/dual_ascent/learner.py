@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState, InvalidRow, RefitError, UnlearningError
-from dualstream.solvers.jit import Flags, Floats, Indices, Ints
+from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.losses.loss_table import Loss
 from dualstream.solvers.online.dual_ascent import general_kernels as _general, kernels as _l2
 from dualstream.solvers.online.dual_ascent.refit import take_in
 from dualstream.solvers.online.dual_ascent.regularizers import l2_sums
 from dualstream.solvers.online.dual_ascent.replay import draw_visits
 from dualstream.solvers.online.dual_ascent.unlearn import take_out
-from dualstream.solvers.online.forgetting_windows import Ring, Window
+from dualstream.solvers.online.forgetting_windows import RING, Ring, Window
 from dualstream.solvers.online.table_learner import loss_of, sigmoids
 from dualstream.solvers.protocols.certificate import Certificate, relative_gap, row_sums
 from dualstream.solvers.protocols.learner import Outcome, State
@@ -66,7 +66,6 @@ _BULK_ROWS = 256
 _NO_RING = (np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0), np.empty((0, 3)))
 
 _Served = Callable[[Floats], Floats]
-_RingArrays = tuple[Ints, Indices, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,34 +167,23 @@ class DualAscent:
         """
         batch.check_width(self._features.dim)
         n = len(batch.labels)
-        scores, losses = np.empty(n), np.empty(n)
-        updated, rejected = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        out = Outcome(np.empty(n), np.empty(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
         row = 0
         while True:
-            row = self._learn_rows(batch, row, scores, losses, updated, rejected)
+            row = self._learn_rows(batch, row, out)
             if self._ints[_l2.DUE]:
                 self._ints[_l2.DUE] = 0
                 self._close_gap()
             if row == n:
-                return Outcome(scores, losses, updated, rejected)
+                return out
             if row < 0:
                 bad = -1 - row
                 label, is_binary = float(batch.labels[bad]), bool(self._ints[_l2.BINARY])
                 raise InvalidRow.of_label(bad, label, is_binary)
             self._make_room(int(batch.indptr[row + 1] - batch.indptr[row]))
 
-    def _learn_rows(
-        self,
-        batch: Batch,
-        row: int,
-        scores: Floats,
-        losses: Floats,
-        updated: Flags,
-        rejected: Flags,
-    ) -> int:
-        """Learn rows from `row`; return the first that was not learned, or -1 - i for a
-        bad row i.
-        """
+    def _learn_rows(self, batch: Batch, row: int, out: Outcome) -> int:
+        """Learn rows from `row`; the first that was not learned, or -1 - i for a bad row i."""
         ring, n = self._ring, len(batch.labels)
         if self._is_plain:
             # In bulk, rows that the last ones evict need not enter the ring.
@@ -204,21 +192,18 @@ class DualAscent:
             if is_bulk:
                 saved = np.empty(n)
                 saved.fill(np.nan)
-            starts, indices, values, rows = _NO_RING if is_bulk else ring.arrays
+            arrays = _NO_RING if is_bulk else ring.arrays
             stopped: int = _l2.learn_rows(
-                batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, n,
-                scores, losses, updated, rejected, self._w, self._floats, self._ints,
-                starts, indices, values, rows, saved,
-            )  # fmt: skip
+                batch.arrays, row, n, out.arrays, self._w, self._floats, self._ints, arrays, saved
+            )
             if is_bulk and stopped == n:
                 self._retain(batch, saved)
             return stopped
         steps = int(self._ints[_l2.STEPS])
         visits = self._draw(max(steps, min(steps * (n - row), _AHEAD)))
         stopped = self._kernels.learn_and_replay(
-            batch.indptr, batch.indices, batch.values, batch.labels, batch.weights, row, visits,
-            scores, losses, updated, rejected, self._w, self._floats, self._ints,
-            *ring.arrays, self._saved,
+            batch.arrays, row, visits, out.arrays, self._w, self._floats, self._ints, ring.arrays,
+            self._saved,
         )  # fmt: skip
         return stopped
 
@@ -243,7 +228,7 @@ class DualAscent:
                 return
             visits = self._draw(replay["every"])
             self._kernels.replay(
-                visits, 0, len(visits), *ring.arrays, self._w, self._floats, self._ints
+                visits, 0, len(visits), ring.arrays, self._w, self._floats, self._ints
             )
 
     def _make_room(self, entries: int) -> None:
@@ -347,8 +332,8 @@ class DualAscent:
         return sums
 
     def _by_entry(
-        self, arrays: _RingArrays, first: int, last: int, served: _Served
-    ) -> tuple[_RingArrays, Floats]:
+        self, arrays: RING, first: int, last: int, served: _Served
+    ) -> tuple[RING, Floats]:
         """The arrays of a ring, and the served weights of its coordinates as a column.
 
         In a wide model each entry of the rows `first` to `last` gets a coordinate of its own, so

@@ -47,11 +47,9 @@ def bytes_of(learner):
 
 
 def visit(learner, visits):
-    ring = learner._ring
     learner._kernels.replay(
-        visits, 0, len(visits), ring.starts, ring.indices, ring.values, ring.rows,
-        learner._w, learner._floats, learner._ints,
-    )  # fmt: skip
+        visits, 0, len(visits), learner._ring.arrays, learner._w, learner._floats, learner._ints
+    )
 
 
 def assert_same(learner, slow, rel=1e-8, abs=1e-9):
