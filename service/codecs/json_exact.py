@@ -305,6 +305,10 @@ def _column_pointer(pointer: str, index: int) -> str:
     return f"/{head}/{index}" + (f"/{tail}" if tail else "")
 
 
+_FLAT = (
+    '; the features of a row are in "x", as {"x": {"a": 1}, "y": 1}; only a model with `columns` '
+    "takes flat rows"
+)
 _DECODER_PATH = re.compile(r" - at `\$(.*)`$")
 
 
@@ -315,7 +319,7 @@ def _explain(wrong: Exception, raw: bytes = b"") -> tuple[str, str]:
     text = str(wrong)
     match = _DECODER_PATH.search(text)
     if not match:
-        return "", text
+        return "", text + (_FLAT if raw and " field `" in text else "")
     reason = text[: match.start()].replace("`", "")
     if reason == "Integer value out of range":
         reason = LONG_INTEGER

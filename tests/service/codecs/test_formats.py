@@ -55,6 +55,8 @@ def test_line_ends_and_marks_are_no_part_of_rows(ending, last, mark):
         ('{"x": {"1": 1}}', "/y", "missing"),
         ('{"x": {"1": 1}, "y": 3}', "/y", "not a label"),
         ('{"samples": []}', "", "unknown field"),
+        ('{"a": 1, "y": 1}', "", "only a model with `columns` takes flat rows"),
+        ('{"y": 1}', "", 'are in "x"'),
         ("[1]", "", "object"),
         ('{"x": {"1": ' + "[" * 9999 + "]" * 9999 + '}, "y": 1}', "/x", "array"),
         ("\xff", "", "malformed"),
