@@ -10,6 +10,8 @@ from typing import Any
 from dualstream.solvers.errors import InvalidSpec
 
 Spec = dict[str, Any]
+INTERVALS = "intervals"
+"""Field with which a model asks for prediction intervals and sets."""
 MAX_UNKNOWN = 100
 """Maximum number of unknown fields of one object that are listed."""
 

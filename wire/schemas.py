@@ -132,6 +132,12 @@ class Explanation(Struct):
     rest: Annotated[float, about("Sum of the contributions that are not listed.")]
 
 
+Interval = list[float | None] | None
+"""Its ends; null for an end at infinity. Null before 20 labelled rows."""
+Labels = list[int | float | bool | str] | None
+"""Classes of a set, the most probable one first. Null before 20 labelled rows."""
+
+
 class Predicted(MaybeStale):
     """Score of one row. Score, label and probability are null if the score is not finite."""
 
@@ -144,6 +150,18 @@ class Predicted(MaybeStale):
     explanation: Annotated[
         Explanation | UnsetType | None,
         about("With `explain=true`; null if a number is not finite."),
+    ] = UNSET
+    interval: Annotated[
+        Interval | UnsetType, about("Models with `intervals`: low and high end; null if open.")
+    ] = UNSET
+    set: Annotated[
+        Labels | UnsetType, about("Models with `intervals`: classes, the most probable first.")
+    ] = UNSET
+    intervals: Annotated[
+        dict[str, Interval] | UnsetType | None, about("With a list of levels: of each level.")
+    ] = UNSET
+    sets: Annotated[
+        dict[str, Labels] | UnsetType | None, about("With a list of levels: of each level.")
     ] = UNSET
 
 
@@ -162,3 +180,21 @@ class PredictedMany(MaybeStale):
         list[Explanation | None] | UnsetType,
         about("With `explain=true`: one per row; null for refused rows."),
     ] = UNSET
+    intervals: Annotated[
+        list[Interval | dict[str, Interval]] | UnsetType,
+        about("Models with `intervals`: as `interval`, or `intervals`, of each row."),
+    ] = UNSET
+    sets: Annotated[
+        list[Labels | dict[str, Labels]] | UnsetType,
+        about("Models with `intervals`: as `set`, or `sets`, of each row."),
+    ] = UNSET
+
+    def fields_of_features(self) -> dict[str, list[Any]]:
+        """Fields that only some models have, by their names in an answer of one row."""
+        fields = dict[str, list[Any]]()
+        for many, one in (("intervals", "interval"), ("sets", "set")):
+            values = getattr(self, many)
+            if values is not UNSET:
+                has_levels = any(isinstance(value, dict) for value in values)
+                fields[many if has_levels else one] = values
+        return fields

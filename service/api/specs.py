@@ -26,7 +26,17 @@ EXAMPLE_SPEC = {
 }
 _OF_EVERY = ("algorithm", "task", "features", "map", "scaling", "norm", "intercept", "seed")
 _FIELDS = sorted(
-    {*_OF_EVERY, "labels", "guard", "columns", "crosses", "pairs", "history", "segments"}.union(
+    {
+        *_OF_EVERY,
+        "labels",
+        "guard",
+        "columns",
+        "crosses",
+        "pairs",
+        "history",
+        "intervals",
+        "segments",
+    }.union(  # fmt: skip
         *(one.fields for one in ALGORITHMS.values())
     )
 )

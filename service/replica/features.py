@@ -13,7 +13,13 @@ from dualstream.service.replica.controls import Kind, copy_named_by
 from dualstream.service.replica.parts import Parts, StatePart
 from dualstream.solvers import InvalidSpec
 
-FEATURE_FIELDS = {"guard": "guard", "history": "history", "refit": "refits", "segments": "segments"}
+FEATURE_FIELDS = {
+    "guard": "guard",
+    "history": "history",
+    "intervals": "intervals",
+    "refit": "refits",
+    "segments": "segments",
+}
 """Fields of a specification, and the features without which they are refused."""
 
 

@@ -77,6 +77,10 @@ class AsServed:
         class_index = {name: index for index, name in enumerate(outcome.classes)}
         indices = np.array([class_index.get(name, -1) for name in batch.classes], np.int64)
         labels = indices[np.where(put, batch.labels, 0.0).astype(np.int64)]
+        class_losses = outcome.class_losses
+        if class_losses is not None:
+            class_losses, rows = class_losses.copy(), np.flatnonzero(put & (labels >= 0))
+            class_losses[rows, labels[rows]] = log_losses[rows]
         return replace(
             outcome,
             scores=np.where(put, batch.served, outcome.scores),
@@ -85,6 +89,7 @@ class AsServed:
             log_losses=None
             if outcome.log_losses is None
             else np.where(put, log_losses, outcome.log_losses),
+            class_losses=class_losses,
         )
 
     def losses_of_classes(

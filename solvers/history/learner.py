@@ -93,7 +93,8 @@ class WithPast:
         learned = cast(Outcome, self._learner.learn(rows.take(labelled)))
         outcome = Outcome.of_rows_set_aside(learned, len(rows))
         outcome.set_aside, outcome.observed = None, observed
-        for name in ("scores", "losses", "updated", "rejected", "predicted", "log_losses"):
+        for name in ("scores", "losses", "updated", "rejected", "predicted", "log_losses",
+                     "class_losses"):  # fmt: skip
             column = getattr(outcome, name)
             if column is not None:
                 column[labelled] = getattr(learned, name)

@@ -69,6 +69,19 @@ def choose_classes(
 
 
 @kernel
+def put_class_losses(scores: RO_F8_2D, n_classes: RO_I8, out: F8_2D) -> None:
+    """out (n, K): -log of sigmoid(scores[k, i]) over its sum over the first `n_classes[i]` classes;
+    NaN of the others."""
+    for i in range(out.shape[0]):
+        out[i] = np.nan
+        if n_classes[i] > 0:
+            normaliser = log_normaliser(scores, i, n_classes[i])
+            for k in range(n_classes[i]):
+                loss = log1pexp(-scores[k, i]) + normaliser
+                out[i, k] = min(max(loss, 0.0), LOG_LOSS_CAP)
+
+
+@kernel
 def normalised_sigmoids(scores: RO_F8_2D, out: F8_2D) -> None:
     """out (n, K): sigmoid of the scores (n, K), divided by its sum over each row."""
     for i in range(scores.shape[0]):

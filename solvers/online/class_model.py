@@ -19,11 +19,13 @@ from dualstream.solvers.online.class_choice import (
     check_classes,
     choose_classes,
     normalised_sigmoids,
+    put_class_losses,
 )
 from dualstream.solvers.online.rewind import Rewind, learn_in_pieces
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import MAX_CLASSES
+from dualstream.solvers.spec_fields import INTERVALS
 
 _PIECE = 2048
 """Rows per piece: the scores of all classes of a piece are in memory at once."""
@@ -36,6 +38,8 @@ class KnownClasses:
     """Whether no row is ever rejected, so that no state is kept to go back to."""
     gives_probabilities: bool
     """Whether sigmoids of the scores are probabilities."""
+    gives_losses = False
+    """Whether outcomes have the losses of all classes."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -123,6 +127,7 @@ class KnownClasses:
         updated[rejected] = False
         for column in (losses, best_scores, log_losses):
             column[rejected] = np.nan
+        class_losses = class_losses_of(scores, n_classes) if self.gives_losses else None
         return Outcome(
             best_scores,
             losses,
@@ -131,7 +136,15 @@ class KnownClasses:
             best,
             tuple(self.places),
             log_losses if self.gives_probabilities else None,
+            class_losses=class_losses,
         )
+
+
+def class_losses_of(scores: Floats, n_classes: Ints) -> Floats:
+    """(n, K): see Outcome.class_losses; for scores (K, n)."""
+    losses = np.empty(scores.shape[::-1])
+    put_class_losses(scores, n_classes, losses)
+    return losses
 
 
 class ClassModel:
@@ -140,6 +153,7 @@ class ClassModel:
     def __init__(self, spec: Mapping[str, Any], classes: KnownClasses) -> None:
         self.spec = spec
         self._known = classes
+        classes.gives_losses = INTERVALS in spec
         self._rewind = Rewind(classes, row_is_whole=False)
 
     def learn(self, batch: Batch) -> Outcome:
@@ -157,8 +171,12 @@ class ClassModel:
         if room == 0 and len(batch):
             nothing = np.full(1, np.nan)
             log_losses = nothing if self._known.gives_probabilities else None
-            flags = np.zeros(1, np.bool_), np.ones(1, np.bool_)
-            return Outcome(nothing, nothing, *flags, np.full(1, -1), self.classes, log_losses)
+            flags, n_classes = (np.zeros(1, np.bool_), np.ones(1, np.bool_)), len(self.classes)
+            class_losses = np.full((1, n_classes), np.nan) if self._known.gives_losses else None
+            best = np.full(1, -1)
+            return Outcome(
+                nothing, nothing, *flags, best, self.classes, log_losses, class_losses=class_losses
+            )
         if self._known.never_rejects:
             return self._known.learn(batch[:room])
         outcome = self._rewind.learn_prefix(batch[:room])

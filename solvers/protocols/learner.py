@@ -11,6 +11,7 @@ from dualstream.solvers.jit import B1, F8, Flags, Floats, Ints
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.served_weights import ServedWeights
 from dualstream.solvers.rows.batch import Batch
+from dualstream.solvers.rows.served_parts import joined_parts
 
 State = dict[str, npt.NDArray[Any]]
 """Named arrays of float64, int64, uint8 or bool; a scalar is an array without dimensions."""
@@ -51,6 +52,9 @@ class Outcome:
     if no row was observed."""
     columns: Batch | None = None
     """The rows with the columns of their history, as the learner behind it received them."""
+    class_losses: Floats | None = None
+    """Multiclass, of a specification with intervals: (n, K) -log of the probability of each class,
+    or of the share of its sigmoid without probabilities; NaN of a class that was not known."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -75,6 +79,7 @@ class Outcome:
             self.relearned and max(0, self.relearned - rows.indices(len(self))[0]),
             None if self.observed is None else self.observed[rows],
             None if self.columns is None else self.columns[rows],
+            None if self.class_losses is None else self.class_losses[rows],
         )
 
     @classmethod
@@ -84,6 +89,9 @@ class Outcome:
             return outcomes[0]
         predicted = [o.predicted for o in outcomes if o.predicted is not None]
         log_losses = [o.log_losses for o in outcomes if o.log_losses is not None]
+        class_losses = None
+        if outcomes[0].class_losses is not None:
+            class_losses = joined_parts([o.class_losses for o in outcomes], [*map(len, outcomes)])
         relearned = rows = 0
         for outcome in outcomes:
             relearned = rows + outcome.relearned if outcome.relearned else relearned
@@ -99,6 +107,7 @@ class Outcome:
             _joined_flags([o.set_aside for o in outcomes], outcomes),
             relearned,
             _joined_flags([o.observed for o in outcomes], outcomes),
+            class_losses=class_losses,
         )
 
     @classmethod
@@ -116,6 +125,9 @@ class Outcome:
             like.classes,
             None if like.log_losses is None else nan.copy(),
             rejected.copy(),
+            class_losses=None
+            if like.class_losses is None
+            else np.full((rows, like.class_losses.shape[1]), np.nan),
         )
 
 

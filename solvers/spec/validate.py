@@ -5,6 +5,7 @@ from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
+from dualstream.solvers.evaluation.intervals.spec import read_intervals
 from dualstream.solvers.evaluation.segments.spec import FIELD as _SEGMENTS, read_segments
 from dualstream.solvers.features.spec import read_features, read_map, read_scaling
 from dualstream.solvers.history.spec import FIELD as _HISTORY, column_names, read_history
@@ -21,7 +22,14 @@ from dualstream.solvers.rows.columns.spec import (
 from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec.violations import with_all_violations
-from dualstream.solvers.spec_fields import Spec, read_choice, read_flag, read_whole, refuse_unknown
+from dualstream.solvers.spec_fields import (
+    INTERVALS,
+    Spec,
+    read_choice,
+    read_flag,
+    read_whole,
+    refuse_unknown,
+)
 from dualstream.wire.text_values import nfc
 
 # Fields of every model: in a resolved specification they come before the algorithm's own fields ...
@@ -41,7 +49,7 @@ _OF_ANY_PORTFOLIO = (
 )
 
 
-_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, _SEGMENTS, "spec_version")
+_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, INTERVALS, _SEGMENTS, "spec_version")
 """Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
@@ -66,7 +74,9 @@ def _resolve(spec: Mapping[str, Any]) -> Spec:
     labels = resolved.get("labels")
     if labels and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
-    return resolved | _rows(spec, resolved) | {"spec_version": version}
+    intervals = read_intervals(spec)
+    rows = _rows(spec, resolved) | ({} if intervals is None else {INTERVALS: intervals})
+    return resolved | rows | {"spec_version": version}
 
 
 def _rows(spec: Mapping[str, Any], model: Spec) -> Spec:

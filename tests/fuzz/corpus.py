@@ -66,23 +66,23 @@ class Ways:
     def __init__(self, target: Target) -> None:
         self._files = {str(ROOT / file): file for file in target.files}
         self.target = target
-        self.found: set[Way] = set()
+        self.ways: set[Way] = set()
 
     def of(self, data: bytes) -> set[Way]:
-        self.found = set()
+        self.ways = set()
         sys.settrace(self._enter)
         try:
             self.target.one_input(data)
         finally:
             sys.settrace(None)
-        return self.found
+        return self.ways
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
         file = self._files.get(frame.f_code.co_filename)
         if file is None:
             return None
         before = 0
-        result = self.found
+        result = self.ways
 
         def line(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal before

@@ -54,6 +54,7 @@ def without(name: str) -> tuple[Feature, ...]:
 
 FIELDS = {
     "guard": {"guard": {"mode": "pause"}},
+    "intervals": {"intervals": {"coverage": 0.9}},
     "refit": {"refit": {"every": 100}},
     "history": {
         "history": [{"by": "card", "labels": 1}],
