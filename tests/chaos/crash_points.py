@@ -31,6 +31,8 @@ LEARNING = (
     "the rows are applied",
     "the answer is made",
 )
+OF_LEARN = ("the answer is made",)
+"""Of LEARNING, the steps that no other request reaches."""
 SNAPSHOTS = ("the snapshot is about to be put", "the snapshot has all its parts")
 SQLITE = ("the rows are in the transaction", "COMMIT is about to be", "COMMIT is done")
 REDIS = ("the append is sent",)

@@ -6,8 +6,11 @@ journal.
 """
 
 import asyncio
+import os
 import time
+from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -16,12 +19,17 @@ from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.chaos import crash_points
 from tests.chaos.check_models import examine
 from tests.chaos.clients import Told
+from tests.chaos.pasts import SPEC, assert_columns_follow_from_the_journal, records_of
 from tests.chaos.report import Run, recorded
 from tests.chaos.samples import DUAL, SPECS
 from tests.history import Acknowledged
+from tests.service.support import loaded
 
 FLAGS = ("--workers", "2", "--snapshot-every", "3", "--keep-records", "100000000")
 WHAT = "a crash at each step between request and answer"
+LATE = "a crash at each step of late labels and a history"
+WAYS = ("observe", "predict?remember=true", "labels?revise=true", "labels?revise=true again")
+CRASHES = 6 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 
 
 class Client:
@@ -125,3 +133,56 @@ def test_a_crash_at_each_step(store, tmp_path):
             run.faults["worker killed"] += 1
         asyncio.run(examine(run, store, {DUAL: client.got}, server))
     assert run.outcome == "passed" and run.acknowledged == client.seq >= 3 * len(steps)
+
+
+class Events:
+    """Two events of a card: one is observed; one is predicted, labelled and labelled again."""
+
+    def __init__(self, client: Client) -> None:
+        self._client, self.count = client, 0
+
+    def crash(self, way: str, step: str) -> None:
+        """Send the two events, while a worker dies at a step of one of their requests."""
+        at, number = 1.75e9 + 60 * self.count, self.count
+        self.count += 1
+        event = {"at": at, "card": number % 3, "amount": number % 7, "site": "ab"[number % 2]}
+        for one in WAYS:
+            body = event | {"tx": f"{one} {number}"}
+            if one.startswith("labels"):
+                body = {"id": f"{WAYS[1]} {number}", "y": (number + ("again" in one)) % 2}
+            if one == way:
+                self._client.arm(step)
+            self._client.send("POST", f"/models/m/{one.removesuffix(' again')}", body)
+        self._client.wait_until_struck(f"{step}, {way}")
+
+
+def test_a_crash_at_each_step_of_late_labels(store, tmp_path):
+    mine = crash_points.SQLITE if store.startswith("sqlite") else crash_points.REDIS
+    steps = [step for step in crash_points.LEARNING if step not in crash_points.OF_LEARN]
+    pairs = list(product(WAYS, (*steps, *mine)))
+    chosen = Random(1).sample(pairs, min(CRASHES, len(pairs)))
+    run = Run(LATE, "SQLite" if store.startswith("sqlite") else "Redis")
+    with recorded(run):
+        mark = tmp_path / "crash"
+        with (
+            (tmp_path / "log").open("wb") as log,
+            ServerProcess(
+                store,
+                FLAGS,
+                env={"DUALSTREAM_CRASH_MARK": str(mark)},
+                stderr=log.fileno(),
+                module="tests.chaos.server",
+            ) as server,
+        ):
+            client = Client(server.url, mark)
+            client.send("PUT", "/models/m", SPEC)
+            events = Events(client)
+            for way, step in chosen:
+                events.crash(way, step)
+                run.faults["worker killed"] += 1
+        replica = loaded(store)
+        assert (replica.seq, replica.progress.rows) == (4 * events.count, events.count)
+        assert replica.learner.samples == replica.learner.observed == 2 * events.count
+        late = assert_columns_follow_from_the_journal(replica, asyncio.run(records_of(store)))
+        assert late == 2 * events.count
+    assert run.outcome == "passed"

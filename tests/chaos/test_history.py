@@ -6,7 +6,6 @@ DUALSTREAM_CHAOS_SEED is the seed.
 """
 
 import asyncio
-import math
 import os
 import signal
 import threading
@@ -15,41 +14,17 @@ from contextlib import suppress
 from random import Random
 
 import httpx
-import numpy as np
 
 from dualstream.service.cli.demo.server_process import ServerProcess
-from dualstream.service.journal import open_journal
-from dualstream.service.journal.record import Rows, decode_merged
-from dualstream.service.replica.replica import Replica
-from dualstream.solvers import Batch
-from dualstream.solvers.rows.columns.inputs import inputs_of
-from dualstream.solvers.rows.hashing import hash_names
+from tests.chaos.pasts import SPEC, assert_columns_follow_from_the_journal, records_of
 from tests.chaos.report import Run, recorded
 from tests.redis_server import redis_or_skip
 from tests.service.server.support import children
 from tests.service.support import loaded
-from tests.solvers.history.reference import Reference, merged
 
 KILLS = 3 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
 CLIENTS, WITHIN_S = 4, 60.0
-SPEC = {
-    "algorithm": "sgd",
-    "columns": {
-        "id": "tx",
-        "types": {"at": "time", "card": "ignore", "amount": "number", "site": "category"},
-    },
-    "history": [
-        {
-            "by": "card",
-            "time": "at",
-            "of": "amount",
-            "stats": ["count", "mean", "since", "last"],
-            "half_life": ["1h", "1d"],
-        },
-        {"by": "site", "time": "at", "stats": ["label_mean"], "half_life": "1d", "labels": 2},
-    ],
-}
 
 
 class Clients:
@@ -175,54 +150,8 @@ def kill_again_and_again(run: Run, store: str, log) -> None:
     replica = loaded(store)
     assert replica.learner.observed == counts["observe"] + counts["remember"]
     assert replica.capture().state_digest() == answer["state_digest"]
-    assert_columns_follow_from_the_journal(replica, asyncio.run(records_of(store)))
-
-
-async def records_of(store: str) -> list[Rows]:
-    """The rows of the whole journal, in order."""
-    journal = await open_journal(store)
-    try:
-        record, rows, after = await journal.get("m"), [], 0
-        while entries := await journal.read(record.id, record.incarnation, after):
-            rows += decode_merged(b"".join(entry.body for entry in entries))[1]
-            after = entries[-1].seq
-        return rows
-    finally:
-        await journal.close()
-
-
-def assert_columns_follow_from_the_journal(replica: Replica, blocks: list[Rows]) -> None:
-    """A computation in plain Python gives the same columns, to the bit, for each card and site."""
-    inputs, groups = inputs_of(replica.spec), replica.spec["history"]
-    reference, carried = Reference(groups, unit=True), (*inputs.keys, *inputs.times, *inputs.values)
-    rows: list[tuple[dict[str, float], float, bool, float]] = []
-    for block in blocks:
-        for n in range(len(block)):
-            entries = slice(int(block.indptr[n]), int(block.indptr[n + 1]))
-            pairs = zip(
-                block.indices[entries].tolist(), block.values[entries].tolist(), strict=True
-            )
-            cells = {carried[j - inputs.width]: x for j, x in pairs if j >= inputs.width}
-            label = math.nan if block.labels is None else float(block.labels[n] > 0)
-            served = block.served_scores
-            earlier = block.earlier[n] if block.earlier else ()
-            before = float(earlier[0][1] > 0) if earlier else math.nan  # newest first
-            is_late = served is not None and served[n] == served[n]
-            rows.append((cells, label, is_late, before))
-    assert len(rows) == replica.seq
-    for cells, label, is_late, before in rows:
-        reference.row(cells, label, False, not is_late, is_late, before)
-    probes = [cells | {"at": 1.75e9 + 1e5} for cells, *_ in rows[-60:]]
-    names = replica.learner.history.names
-    features = hash_names(names, replica.spec["features"]["bits"]).tolist()
-    for cells in probes:
-        entries = sorted((carried.index(name) + inputs.width, x) for name, x in cells.items())
-        indices, values = map(np.array, zip(*entries, strict=True))
-        row = Batch.from_csr([0, len(entries)], indices, values, dim=inputs.row_width)
-        seen = replica.learner.as_served(row)
-        columns = reference.row(cells, math.nan, True, False, False)
-        expected = merged({}, features, columns)
-        assert dict(zip(seen.indices.tolist(), seen.values.tolist(), strict=True)) == expected
+    late = assert_columns_follow_from_the_journal(replica, asyncio.run(records_of(store)))
+    assert late == counts["remember"] + counts["revise"]
 
 
 def _kill(pid: int) -> None:
