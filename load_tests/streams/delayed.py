@@ -22,7 +22,7 @@ from load_tests.regression.peers import RIVER
 from load_tests.streams.compared import RiverTree, all_streams
 from load_tests.streams.peers import PEERS
 from load_tests.streams.prequential import Peer, scores
-from load_tests.streams.retrained import EARLY, EVERY, OPTIONS, TREES, columns, lightgbm_trees
+from load_tests.streams.retrained import EARLY, EVERY, columns, lightgbm_trees
 from load_tests.streams.runs import Run
 
 KEPT = Path(__file__).with_name("delayed.json")
@@ -106,11 +106,7 @@ def of_classes(rows: Any, labels: Floats) -> Callable[[Any], Floats]:
 
 
 def of_numbers(rows: Any, labels: Floats) -> Callable[[Any], Floats]:
-    import lightgbm
-
-    past = lightgbm.Dataset(rows, labels, params={"verbose": -1})
-    model = lightgbm.train({**OPTIONS, "objective": "regression"}, past, TREES)
-    return lambda later: np.asarray(model.predict(later, num_threads=1))
+    return lightgbm_trees(rows, labels, "regression")
 
 
 def measured(name: str, runs_peers: bool) -> dict[str, dict[str, tuple[float, float]]]:

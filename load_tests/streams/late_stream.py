@@ -20,6 +20,10 @@ class Stream:
     labels: np.ndarray
     observed: list[str] = field(default_factory=list)
     """A row without label for each row, which arrives with the label."""
+    step_s: float = HOUR_S
+    """Rows of one step of time are predicted in one request."""
+    objective: str = "binary"
+    """LightGBM's; for labels that are numbers: regression."""
 
     def unlabelled(self, row: int) -> str:
         return f'{self.rows[row]}, "tx": "{row}"}}'
@@ -31,12 +35,9 @@ class Stream:
         """Rows up to this time."""
         return int(np.searchsorted(self.seconds, second, side="right"))
 
-    def hours(self) -> Iterator[tuple[float, range]]:
-        """See `steps`."""
-        return self.steps(HOUR_S)
-
-    def steps(self, seconds: float) -> Iterator[tuple[float, range]]:
+    def steps(self, seconds: float | None = None) -> Iterator[tuple[float, range]]:
         """The beginning of each step of time, and its rows."""
+        seconds = seconds or self.step_s
         starts = np.arange(self.seconds[0] // seconds * seconds, self.seconds[-1] + 1, seconds)
         bounds = [*np.searchsorted(self.seconds, starts).tolist(), len(self.rows)]
         for start, low, high in zip(starts.tolist(), bounds, bounds[1:], strict=False):

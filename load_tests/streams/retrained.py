@@ -14,7 +14,7 @@ from load_tests.streams.peers import WIDE, log_odds
 EARLY = (50, 100, 200, 300)
 EVERY = 500
 TREES = 100
-OPTIONS = {"objective": "binary", "verbose": -1, "num_threads": 1, "deterministic": True}
+OPTIONS = {"verbose": -1, "num_threads": 1, "deterministic": True}
 
 Predict = Callable[[Any], Floats]
 Train = Callable[[Any, Floats], Predict]
@@ -53,10 +53,10 @@ def share(labels: Floats) -> float:
     return log_odds(float(labels.mean())) if len(labels) else 0.0
 
 
-def lightgbm_trees(rows: Any, labels: Floats) -> Predict:
+def lightgbm_trees(rows: Any, labels: Floats, objective: str = "binary") -> Predict:
     """LightGBM with its defaults: 100 trees."""
     import lightgbm
 
     past = lightgbm.Dataset(rows, labels, params={"verbose": -1})
-    model = lightgbm.train(OPTIONS, past, TREES)
+    model = lightgbm.train({**OPTIONS, "objective": objective}, past, TREES)
     return lambda later: np.asarray(model.predict(later, raw_score=True, num_threads=1))

@@ -17,7 +17,7 @@ BITS = 18
 
 
 def retrained_scores(stream: Stream, spec: Spec, delay_s: float) -> tuple[Floats, float]:
-    """Log odds of the later two thirds of the rows, 0 before; and CPU time of a row in us.
+    """Scores of the later two thirds of the rows, 0 before; and CPU time of a row in us.
 
     A model is trained every 5,000 rows on all rows whose labels have come.
     """
@@ -26,7 +26,9 @@ def retrained_scores(stream: Stream, spec: Spec, delay_s: float) -> tuple[Floats
     scores = np.zeros(n)
     for start in range(n // 3 // EVERY * EVERY, n, EVERY):
         count = stream.count_until(float(stream.seconds[start]) - delay_s)
-        predict = lightgbm_trees(rows[:count], stream.labels[:count].astype(np.float64))
+        predict = lightgbm_trees(
+            rows[:count], stream.labels[:count].astype(np.float64), stream.objective
+        )
         scores[start : start + EVERY] = predict(rows[start : start + EVERY])
     return scores, 1e6 * (time.process_time() - began) / n
 
@@ -41,14 +43,14 @@ def served_rows(stream: Stream, spec: Spec, delay_s: float) -> Batch:
     observed = reader.batch([json.loads(text) for text in stream.observed])
     learner: Any = make_learner(spec)
     stage, served, labelled = learner.history, [], 0
-    for start, hour in stream.hours():
+    for start, step in stream.steps():
         count = stream.count_until(start - delay_s)
         if count > labelled:
             stage.learn(observed[labelled:count])
             stage.learn(_with_labels(rows[labelled:count], stream.labels[labelled:count]))
             labelled = count
-        served.append(stage.peek(rows[hour.start : hour.stop]))
-        stage.learn(rows[hour.start : hour.stop])
+        served.append(stage.peek(rows[step.start : step.stop]))
+        stage.learn(rows[step.start : step.stop])
     return Batch.concat(served)
 
 
