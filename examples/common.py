@@ -20,8 +20,6 @@ Row = dict[str, Any]
 R = TypeVar("R")
 
 REPORTS = 8
-# Relative gap above which the certificate says little about the weights.
-WIDE_GAP = 0.5
 LISTED = 6
 MIN_ROWS = 200
 
@@ -85,7 +83,8 @@ def connected(url: str | None, console: Console) -> Iterator[Client]:
         if url is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dualstream-example-"))
             store = f"sqlite:///{Path(folder) / 'example.db'}"
-            url = stack.enter_context(ServerProcess(store)).url
+            # Not its warnings, such as of requests that wait until kernels are compiled.
+            url = stack.enter_context(ServerProcess(store, ["--log-level", "error"])).url
         console.print(f"server: {url}", style="dim", highlight=False)
         yield stack.enter_context(Client(url))
 
@@ -133,26 +132,6 @@ def show_shares(console: Console, client: Client, model: str) -> str:
     for member in members[:3]:
         show(console, f"  {member.weight:6.1%}   {member.name}")
     return next(member.name for member in members if member.has_certificate)
-
-
-def show_certificate(console: Console, client: Client, model: str, member: str) -> None:
-    """Print the certificate of a member and what it means."""
-    certificate = client.certificate(model, member=member)
-    if certificate.relative_gap is None or certificate.primal is None:
-        show(console, f"\n{member} has no certificate yet.")
-        return
-    kind = "estimated on" if certificate.estimate else "exact for"
-    show(
-        console,
-        f"\nCertificate of {member} ({kind} {certificate.rows:,} rows): its regularised loss is",
-        f"  {certificate.primal:.4f}, and no weights reduce it by more than "
-        f"{certificate.relative_gap:.0%}.",
-        "  This is about optimisation only. For prediction quality see the errors above.",
-    )
-    if certificate.relative_gap > WIDE_GAP:
-        show(
-            console, "  The gap is wide: a learner with large steps follows drift and stays there."
-        )
 
 
 def ratio(error: float, baselines: Iterable[float]) -> str:

@@ -28,7 +28,6 @@ from examples.common import (
     learn,
     ratio,
     show,
-    show_certificate,
     show_drift,
     show_shares,
     table,
@@ -111,7 +110,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         learn(rows, lambda block: _send(client, block), lambda: _report(console, client))
         _windows(console, client)
         show_drift(console, client, MODEL)
-        show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
+        show_shares(console, client, MODEL)
         error, baselines = errors(client.metrics(MODEL)["since_start"], "error_rate")
         show(
             console,

@@ -29,7 +29,6 @@ from examples.common import (
     learn,
     ratio,
     show,
-    show_certificate,
     show_drift,
     show_shares,
     table,
@@ -120,7 +119,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         show(console, "    rows     model   mean so far   last value   model without history")
         learn(rows, lambda block: _send(client, block), lambda: _report(console, client))
         show_drift(console, client, MODEL)
-        show_certificate(console, client, MODEL, show_shares(console, client, MODEL))
+        show_shares(console, client, MODEL)
         _last_rows(console, client, rows[-SHOWN:])
         since = client.metrics(MODEL)["since_start"]
         error, baselines = errors(since, "mae")
