@@ -249,5 +249,5 @@ def _precondition_failed(model_id: str) -> Problem:
 
 
 def _other_spec(model_id: str) -> Problem:
-    detail = f"model {model_id!r} exists with another spec; delete it first, "
-    return Problem(409, "conflict", detail + "or send its ETag in If-Match")
+    detail = f"model {model_id!r} exists with another spec; use another id, or delete it first, "
+    return Problem(409, "conflict", detail + "or replace it: PUT with the header `If-Match: *`")
