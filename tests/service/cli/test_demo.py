@@ -3,6 +3,7 @@
 import io
 import re
 from collections import Counter
+from itertools import islice
 
 import httpx
 import pytest
@@ -67,9 +68,11 @@ def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
         url = re.search(
             r"The dashboard is at (http://127.0.0.1:\d+)/#/models/adult until", said.getvalue()
         )
-        assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 32_561
+        assert url is not None and httpx.get(f"{url.group(1)}/models/adult").json()["seq"] == 6_000
         raise KeyboardInterrupt
 
+    few = list(islice(adult_samples(), 6_000))
+    monkeypatch.setattr("dualstream.service.cli.demo.run.adult_samples", lambda: few)
     monkeypatch.setattr("dualstream.service.cli.demo.run._wait_forever", interrupt)
     assert run_demo(Console(file=said, width=120), stay=True) == 0
     assert "GET /members" in said.getvalue() and "occupation=" in said.getvalue()

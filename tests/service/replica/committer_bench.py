@@ -10,7 +10,7 @@ import numpy as np
 
 from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
-from dualstream.service.journal.protocol import JournalUnavailable
+from dualstream.service.journal.protocol import DEFAULT_LIMITS, JournalUnavailable, Limits
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.replica.commit import CommitListener, Committer
 from dualstream.service.replica.groups import BULK_ROWS
@@ -67,11 +67,12 @@ def run(
     scenario: Callable[[Bench], Awaitable[None]],
     faults: list[Fault] = [],  # noqa: B006
     timeout_s: float = 5.0,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Bench:
     """Runs the scenario, then checks the history and that a fresh replica has the same bits."""
 
     async def whole() -> Bench:
-        journal = await open_journal(f"sqlite:///{tmp_path / 'c.db'}")
+        journal = await open_journal(f"sqlite:///{tmp_path / 'c.db'}", limits=limits)
         try:
             spec = canonical(resolve_spec(SPEC))
             record, _ = await journal.create("m", spec, spec)

@@ -11,9 +11,9 @@ from dualstream.service.features import ALL
 from dualstream.service.features.members.controls import Demote
 from dualstream.service.journal.chain import OURS
 from dualstream.service.journal.protocol import (
-    DEFAULT_LIMITS,
     AppendRequest,
     JournalUnavailable,
+    Limits,
     LogPosition,
     NewPendingRow,
     NonceForgotten,
@@ -247,7 +247,8 @@ def test_append_of_unknown_outcome_is_repeated_and_not_doubled(tmp_path, fault):
 @pytest.mark.parametrize("key", [None, "key"])
 def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_path, key):
     """More than the store keeps nonces of."""
-    others = DEFAULT_LIMITS.nonces + 1
+    limits = Limits(nonces=50)
+    others = limits.nonces + 1
 
     async def scenario(bench: Bench) -> None:
         record = await bench.faulty.get("m")
@@ -271,7 +272,7 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
         assert (receipt.placed.seq, receipt.placed.duplicate) == (2, False)
         assert (await bench.faulty.get("m")).seq == others + 2
 
-    assert run(tmp_path, scenario, timeout_s=60.0).replica.seq == others + 2
+    assert run(tmp_path, scenario, timeout_s=60.0, limits=limits).replica.seq == others + 2
 
 
 @pytest.mark.parametrize("key", [None, "key"])

@@ -97,7 +97,7 @@ def as_binary(labels):
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_columns_equal_those_of_dictionaries_to_the_bit(task, bits):
     # With 4 bits, columns share indices with each other and with the row's own entries.
-    rows, labels, weights, served = stream(1, bits=bits, task=task)
+    rows, labels, weights, served = stream(1, n=2000, bits=bits, task=task)
     stage = HistoryColumns(GROUPS, inputs_of_width(bits), bits, task)
     out = stage.learn(batch_of(rows, labels, weights, served, bits))
     targets = as_binary(labels) if task == "binary" else labels
