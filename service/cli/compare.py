@@ -109,6 +109,7 @@ def compare(
     from dualstream.service.compare.options import Options, span_of
     from dualstream.service.compare.prepare import prepare
     from dualstream.service.compare.result import result_of
+    from dualstream.service.compare.run import one_interrupt
 
     with ending(as_json), ExitStack() as stack:
         if page is not None:
@@ -132,6 +133,7 @@ def compare(
         run, notes = prepare(read, options)
         run.notes += [f"warning: {warning}" for warning in source.warnings] + notes
         display.announce(run)
+        stack.enter_context(one_interrupt())
         run.go(display.on_block)
         display.stop()
         result = result_of(run, read, options, source.name)

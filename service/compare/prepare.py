@@ -44,6 +44,9 @@ def prepare(read: FileRows, options: Options) -> tuple[Run, list[str]]:
         contestants.append(frozen)
     for name in names:
         contestants.append(Peer(name, task, rows, matrix, schedule, options.threads))
+    for saved in (one for one in contestants if isinstance(one, Frozen)):
+        while sum(one.name == saved.name for one in contestants) > 1:
+            saved.name += " (saved)"
     run = Run(task, rows, schedule, contestants)
     if read.frozen is not None:
         run.starts_at = _starts_at(options.frozen_from, len(rows))

@@ -1,5 +1,6 @@
 """The run of a comparison: blocks of rows in order through all contestants."""
 
+import math
 import signal
 import threading
 import time
@@ -17,6 +18,8 @@ from dualstream.service.compare.stored_rows import StoredRows
 from dualstream.solvers.evaluation.drift import DriftWatch
 from dualstream.solvers.jit import Floats
 
+REPEATED_S = 1.0
+"""Within these seconds Ctrl-C is the same one, pressed twice."""
 OnBlock = Callable[["Run", int], None]
 """Receives the run, and how many rows are done."""
 
@@ -120,9 +123,36 @@ class Run:
 
 
 @contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Ignore Ctrl-C within REPEATED_S after another one, which has the result written."""
+    if not _interrupts():
+        yield
+        return
+    last = -math.inf
+
+    def handle(_number: int, _frame: object) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last > before + REPEATED_S:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupts() -> bool:
+    """Does Ctrl-C interrupt this thread? Not in the background."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and callable(signal.getsignal(signal.SIGINT))
+
+
+@contextmanager
 def undivided() -> Iterator[None]:
     """Let Ctrl-C wait until the end of this work."""
-    if threading.current_thread() is not threading.main_thread():
+    if not _interrupts():
         yield
         return
     interrupts: list[int] = []
@@ -131,5 +161,5 @@ def undivided() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if interrupts:
-        raise KeyboardInterrupt
+    if interrupts and callable(before):
+        before(signal.SIGINT, None)

@@ -103,11 +103,8 @@ def _retrainings(rows: int, times: Floats, every: Span | None) -> list[int]:
         return sorted({rows * part // parts for part in range(1, parts)})
     if every.seconds is None:
         return list(range(every.rows, rows, every.rows))
-    count = int((times[-1] - times[0]) / every.seconds)
-    if count > rows:
-        raise BadInput(f"--retrain-every {every.text} is {count:,} retrainings of {rows:,} rows")
-    ends = times[0] + every.seconds * np.arange(1, count + 1)
-    return sorted({int(row) for row in np.searchsorted(times, ends) if row < rows})
+    intervals = np.floor((times - times[0]) / every.seconds)
+    return [int(row) for row in np.flatnonzero(np.diff(intervals) > 0.0) + 1]
 
 
 def _start(row: int, labelled: int, times: Floats, window: Span) -> int:

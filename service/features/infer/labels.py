@@ -93,7 +93,11 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
         labels = pair if isinstance(pair, list) else None
         reason = f"negative {labels[0]!r}, positive {labels[1]!r}" if labels else "true and false"
     elif task == "regression" and not seen.all_are(is_number):
-        raise BadInput(f"the label {seen.name!r} has values that are no numbers: not a regression")
+        big = seen.of(Form.BIG)
+        what = (
+            f"numbers that are too large, such as {big[0]}" if big else "values that are no numbers"
+        )
+        raise BadInput(f"the label {seen.name!r} has {what}: not a regression")
     elif task == "multiclass" and (
         distinct > class_names.MAX_CLASSES or not seen.all_are(_is_class)
     ):
@@ -145,8 +149,11 @@ def _pair_of(seen: Seen) -> bool | list[str]:
 
 
 def _without_rare_texts(seen: Seen) -> Seen:
-    """The label without the texts among nine of ten numbers or booleans, whose rows are refused."""
-    texts = seen.of(Form.MAYBE_NULL, Form.FORMATTED, Form.DATE, Form.TEXT)
+    """The label without the texts, and too large numbers, among nine of ten numbers or booleans.
+
+    Their rows are refused.
+    """
+    texts = seen.of(Form.MAYBE_NULL, Form.FORMATTED, Form.DATE, Form.TEXT, Form.BIG)
     typed = seen.rows_of(Form.NUMBER, Form.BOOLEAN)
     return seen.without(texts) if texts and typed >= 0.9 * len(seen.values) else seen
 

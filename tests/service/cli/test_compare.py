@@ -1,6 +1,7 @@
 """`dualstream compare`: every format, bad input, an interrupt, and what it prints."""
 
 import json
+import signal
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -9,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from dualstream.service.cli import app
 from dualstream.service.compare import peers
+from dualstream.service.compare.result import result_of
 from dualstream.service.compare.run import Run
 from tests.service.compare.support import samples, written
 
@@ -176,6 +178,39 @@ def test_ctrl_c_ends_with_the_rows_so_far(tmp_path, light, monkeypatch):
     limit = 0
     done = compare(path, "--columns", spec)
     assert done.exit_code == 130 and "stopped after row 14, compared from row 1" in done.stdout
+
+
+def test_ctrl_c_twice_has_the_result_once(tmp_path, light, monkeypatch):
+    run_block = Run._run_block
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGINT)
+        return result_of(*args)
+
+    def stopped(self, block):
+        run_block(self, block)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Run, "_run_block", stopped)
+    monkeypatch.setattr("dualstream.service.compare.result.result_of", interrupted)
+    done = compare(written(tmp_path, samples(300)), "--columns", json.dumps(SPEC), "--json")
+    assert done.exit_code == 130 and json.loads(done.stdout)["is_interrupted"], done.output
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr("dualstream.service.compare.run.REPEATED_S", 0.0)
+    done = compare(written(tmp_path, samples(300)), "--columns", json.dumps(SPEC), "--json")
+    assert done.exit_code == 130 and "interrupted" in done.stderr and not done.stdout
+
+
+def test_labels_that_are_too_large_are_named(tmp_path, light):
+    rows = samples(300, task="regression")
+    path = written(tmp_path, [*rows, rows[0] | {"label": 1e150}])
+    done = compare(path, "--with", '{"algorithm": "sgd"}')
+    assert done.exit_code == 0, done.output
+    assert "300 rows, 1 refused, regression" in done.stdout
+    assert "the number must be in [-1e100, 1e100], got" in done.stdout
+    rows = [row | {"label": f"{at}.5e150"} if at % 3 else row for at, row in enumerate(rows)]
+    done = compare(written(tmp_path, rows), "--label", "label", "--task", "regression")
+    assert done.exit_code == 2 and "numbers that are too large, such as 1.5e150" in done.stderr
 
 
 def test_a_long_run_is_announced(tmp_path, light, monkeypatch):

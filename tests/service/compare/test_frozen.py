@@ -1,5 +1,6 @@
 """Saved models: they get the columns that they want, and never learn."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +30,16 @@ def light(monkeypatch):
     monkeypatch.setattr("dualstream.service.compare.prepare.default_peers", lambda columns: ())
 
 
-def run_of(model: Path, rows: list[dict], task: str | None = None, **options) -> Run:
+def run_of(
+    model: Path, rows: list[dict], task: str | None = None, name: str | None = None, **options
+) -> Run:
     path = written(model.parent, rows)
     file = row_files([path], None, None)[0]
     sample = read_sample(file, 10_000)
     spec, _ = proposed(sample, "label", task)
-    got = read_rows(file, spec, sample, frozen=load(str(model), spec, sample, 1))
+    saved = load(str(model), spec, sample, 1)
+    saved = replace(saved, name=name or saved.name)
+    got = read_rows(file, spec, sample, frozen=saved)
     got = FileRows(
         spec | {"algorithm": "sgd"},
         got.rows,
@@ -107,6 +112,10 @@ def test_an_onnx_model_takes_the_numeric_columns_in_their_order(tmp_path):
         [one != (row["label"] == "yes") for one, row in zip(chances, rows, strict=True)]
     )
     assert run.figures["model.onnx"].loss == pytest.approx(wrong[40:].mean())
+    same = run_of(tmp_path / "model.onnx", rows, name="last label")
+    assert [one.name for one in same.contestants[2:]] == ["last label", "last label (saved)"]
+    assert same.figures["last label (saved)"].loss == run.figures["model.onnx"].loss
+    assert same.figures["last label"].loss == run.figures["last label"].loss
     more = [row | {"more": row["x"] + 1} for row in rows]
     with pytest.raises(BadInput, match="'rows' wants 2 numbers; the file has 3 numeric columns: x"):
         run_of(tmp_path / "model.onnx", more)

@@ -83,5 +83,9 @@ def test_a_schedule_without_retrainings_is_refused():
     with pytest.raises(BadInput, match="rows, labels 2d late in a window of 1d"):
         schedule(window="1d", delay="2d")
     assert schedule(delay=str(4_761 - MIN_TRAINING)).retrainings == [4_761]
-    with pytest.raises(BadInput, match="retrainings of 5,000 rows"):
-        schedule(retrain_every="1s")
+
+
+def test_a_retraining_needs_a_row_in_its_interval():
+    got = schedule(retrain_every="1s")  # 100 intervals a row
+    due = [row for row in range(1, 5_000) if TIMES[row] >= TIMES[row - 1] + 1.0]
+    assert got.retrainings == [row for row in due if row >= MIN_TRAINING]
