@@ -11,7 +11,29 @@ from dualstream.solvers.spec.validate import resolve_spec
 from tests.docs.documents import DOCUMENTS, ROOT
 
 TASKS = {"semiparametric": "regression"}
+README = DOCUMENTS["README.md"]
 PORTFOLIO = DOCUMENTS["docs/guides/portfolio.md"]
+
+
+def test_figures_are_those_of_the_measurements():
+    streams = DOCUMENTS["docs/internals/streams.md"]
+    rows = re.findall(r"^\| ([^|]+) \| (.*\(\d+\).*) \|$", README, re.MULTILINE)
+    for stream, figures in rows:
+        [measured] = re.findall(
+            rf"^\| {re.escape(stream)} \|.*\(\d+\) \|.*$", streams, re.MULTILINE
+        )
+        *_, full, lightgbm, vw, river, _ = measured.removesuffix(" |").split(" | ")
+        named = [full, *(re.sub(r" \w+ ", " ", cell) for cell in (lightgbm, vw, river))]
+        assert figures.split(" | ") == named, stream
+    assert len(rows) == 4 and sum(not figures.startswith("**") for _, figures in rows) == 1
+    [mae] = re.findall(
+        r"^\| published \| ([\d.]+) \|", DOCUMENTS["docs/internals/records.md"], re.MULTILINE
+    )
+    assert f"is {float(mae):.2f} times the published one" in README
+
+
+def test_the_readme_leads_to_few_pages():
+    assert len(re.findall(r"(?<!!)\[[^\]]*\]\(", README)) <= 25
 
 
 def test_every_member_of_a_list_is_described():
