@@ -154,10 +154,7 @@ class RecordReader(Reader):
             csv.read_records(
                 text, ascii_only, self.delimiter[0], csv.byte_kinds(self.delimiter[0]),
                 a.dim, a.label_kind, a.collects_names,
-                *self._header_arrays,
-                a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices,
-                a.spare, a.held, a.journalled, a.seen, a.name_indices, a.name_ends, a.names,
-                a.counts, a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+                self._header_arrays, *a.arguments, a.row_indices, a.at,
             )
         )  # fmt: skip
 

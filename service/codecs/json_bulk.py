@@ -176,9 +176,7 @@ class SampleList(_Rows):
         a = self._arrays
         return json.read_samples(
             self._text, self._ascii_only, json.COMMA, a.dim, a.label_kind, a.collects_names,
-            a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
-            a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
-            a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
+            *a.arguments, a.row_indices, a.memo, a.at,
         )  # fmt: skip
 
 
@@ -247,7 +245,5 @@ class _Columns(_Rows):
         a = self._arrays
         return json.read_column(
             self._text, self._ascii_only, field, a.dim, a.label_kind, a.collects_names,
-            a.indptr, a.indices, a.values, a.labels, a.weights, a.spare, a.held,
-            a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
-            a.label_slots, a.label_ends, a.label_text, a.buffer, a.memo, a.at,
+            *a.arguments, a.memo, a.at,
         )  # fmt: skip

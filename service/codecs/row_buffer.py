@@ -72,6 +72,17 @@ class RowArrays:
         self.label_text = np.empty(limit * 16 + _LONGEST_LABEL, np.uint8)
 
     @property
+    def arguments(self) -> tuple[tokens.ROWS, tokens.SPARE, tokens.NAMES, tokens.LABEL_TABLE]:
+        """Rows, scratch, names and labels, as kernels receive them."""
+        names = self.journalled, self.seen, self.name_indices, self.name_ends, self.names
+        return (
+            (self.indptr, self.indices, self.values, self.labels, self.weights),
+            (self.spare, self.held),
+            (*names, self.counts, self.buffer),
+            (self.label_slots, self.label_ends, self.label_text),
+        )
+
+    @property
     def count(self) -> int:
         """Number of rows so far."""
         return int(self.at[3])

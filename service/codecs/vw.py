@@ -96,10 +96,8 @@ class ExampleReader(Reader):
     def run_kernel(self, a: RowArrays, text: np.ndarray, ascii_only: bool) -> bool:
         return bool(
             read_examples(
-                text, ascii_only, a.dim, a.label_kind, a.collects_names,
-                a.indptr, a.indices, a.values, a.labels, a.weights, a.row_indices, a.spare, a.held,
-                a.journalled, a.seen, a.name_indices, a.name_ends, a.names, a.counts,
-                a.label_slots, a.label_ends, a.label_text, a.buffer, a.at,
+                text, ascii_only, a.dim, a.label_kind, a.collects_names, *a.arguments,
+                a.row_indices, a.at,
             )
         )  # fmt: skip
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, Bytes, kernel
+from dualstream.solvers.jit import I8, RO_I4, RO_I8, RO_U1, Bytes, kernel
 from dualstream.solvers.rows.text import tokens
+
+COLUMNS = tuple[RO_I4, RO_I4, RO_I8, RO_U1]
+"""Of each column the content and the index of its numbers, (columns,); ends (columns + 1,) and text
+of the names, each of at most LONGEST_NAME bytes."""
 
 _COMMA, _QUOTE, _FEED = 44, 34, 10
 
@@ -130,39 +134,19 @@ def form_of_no_number(text: RO_U1, start: int, end: int) -> int:
 
 @kernel(inline=True)
 def read_record(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    delimiter: int,
-    byte_kinds: RO_U1,
-    dim: int,
-    label_kind: int,
-    stores_names: bool,
-    indices: I4,
-    values: F8,
-    labels: F8,
-    weights: F8,
-    row: int,
-    nnz: int,
-    kinds: RO_I4,
-    column_places: RO_I4,
-    header_ends: RO_I8,
-    header: RO_U1,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, delimiter: int, byte_kinds: RO_U1, dim: int,
+    label_kind: int, stores_names: bool, rows: tokens.ROWS, row: int, columns: COLUMNS,
+    name_table: tokens.NAMES, label_table: tokens.LABEL_TABLE,
+) -> int:  # fmt: skip
     """Read the record at p into `row`; the position of its line feed, or -1.
 
     counts[1] is then the number of entries.
     """
+    indptr, indices, values, labels, weights = rows
+    kinds, column_places, header_ends, header = columns
+    journalled, seen, name_indices, name_ends, names, counts, buffer = name_table
+    label_slots, label_ends, label_text = label_table
+    nnz = indptr[row]
     labels[row] = 0.0
     weights[row] = 1.0
     has_label = False
@@ -251,45 +235,18 @@ def read_record(
 
 @kernel
 def read_records(
-    text: RO_U1,
-    ascii_only: bool,
-    delimiter: int,
-    byte_kinds: RO_U1,
-    dim: int,
-    label_kind: int,
-    stores_names: bool,
-    kinds: RO_I4,
-    column_places: RO_I4,
-    header_ends: RO_I8,
-    header: RO_U1,
-    indptr: I8,
-    indices: I4,
-    values: F8,
-    labels: F8,
-    weights: F8,
-    row_indices: I8,
-    spare: I4,
-    spare_values: F8,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-    at: I8,
-) -> int:
+    text: RO_U1, ascii_only: bool, delimiter: int, byte_kinds: RO_U1, dim: int, label_kind: int,
+    stores_names: bool, columns: COLUMNS, rows: tokens.ROWS, spare: tokens.SPARE,
+    name_table: tokens.NAMES, label_table: tokens.LABEL_TABLE, row_indices: I8, at: I8,
+) -> int:  # fmt: skip
     """Read records up to the first that is not of the common form, or all; 1 for the former.
 
-    delimiter, byte_kinds                   the byte between fields, and `byte_kinds` of it
-    kinds, column_places (columns,) int32    content of each column; the index of its numbers
-    header_ends (columns + 1,), header (bytes,)   names of columns, of at most LONGEST_NAME bytes
+    delimiter, byte_kinds    the byte between fields, and `byte_kinds` of it
 
     The other arguments are those of `read_samples`.
     """
+    indptr, indices, values, kinds = rows[0], rows[1], rows[2], columns[0]
+    seen, name_indices, counts = name_table[1], name_table[2], name_table[5]
     p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before = counts[0]
     stopped = 0
@@ -305,16 +262,13 @@ def read_records(
             continue
         counts[2] = counts[3] = 0
         p = read_record(
-            text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names,
-            indices, values, labels, weights, row, indptr[row],
-            kinds, column_places, header_ends, header,
-            journalled, seen, name_indices, name_ends, names, counts,
-            label_slots, label_ends, label_text, buffer,
+            text, p, ascii_only, delimiter, byte_kinds, dim, label_kind, stores_names, rows, row,
+            columns, name_table, label_table,
         )  # fmt: skip
         end = -1
         if p >= 0:
             end = tokens.finish_row(
-                indices, values, indptr[row], counts[1], dim < 0, spare, spare_values
+                indices, values, indptr[row], counts[1], dim < 0, spare[0], spare[1]
             )
         if end < 0:
             p = start

@@ -11,7 +11,7 @@ In a list, a line feed must be replaced by a carriage return, because line feeds
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, kernel
+from dualstream.solvers.jit import F8, I4, I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text import name_cache, tokens
 
 LINE_FEED, COMMA, BRACKET = 10, 44, 93
@@ -159,19 +159,9 @@ def read_indexed(
 
 
 @kernel
-def place_of(
-    buffer: U1,
-    length: int,
-    mask: int,
-    stores_names: bool,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-) -> int:
+def place_of(length: int, mask: int, stores_names: bool, name_table: tokens.NAMES) -> int:
     """The index of the name in the buffer, which is stored if it is new; -1: no room."""
+    journalled, seen, name_indices, name_ends, names, counts, buffer = name_table
     index = tokens.hash_bytes(buffer, length) & mask
     if stores_names and not tokens.store_name(
         journalled, seen, index, buffer, length, name_indices, name_ends, names, counts
@@ -182,28 +172,15 @@ def place_of(
 
 @kernel(inline=True)
 def read_named(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    dim: int,
-    stores_names: bool,
-    indices: I4,
-    values: F8,
-    nnz: int,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    buffer: U1,
-    memo: I8,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, dim: int, stores_names: bool,
+    indices: I4, values: F8, nnz: int, name_table: tokens.NAMES, memo: I8,
+) -> int:  # fmt: skip
     """The features of the object whose brace is at p, hashed to indices below -dim.
 
     Returns the position after it, or -1. counts[0] and counts[1] are then the number of names and
     of entries.
     """
+    counts, buffer = name_table[5], name_table[6]
     p = tokens.skip_space(text, p + 1)
     if text[p] == 125:
         counts[1] = nnz
@@ -240,10 +217,7 @@ def read_named(
                 )
                 buffer[length] = 61
                 length = name_cache.copy_bytes(text, start, p, buffer, length + 1)
-                index = place_of(
-                    buffer, length, -dim - 1, stores_names,
-                    journalled, seen, name_indices, name_ends, names, counts,
-                )  # fmt: skip
+                index = place_of(length, -dim - 1, stores_names, name_table)
                 if index < 0:
                     return -1
                 if slot >= 0 and step < name_cache.LAST_STEP:
@@ -264,10 +238,7 @@ def read_named(
                 length = name_cache.copy_bytes(
                     text, name, name + memo[at + name_cache.NAME_BYTES], buffer, 0
                 )
-                index = place_of(
-                    buffer, length, -dim - 1, stores_names and x != 0.0,
-                    journalled, seen, name_indices, name_ends, names, counts,
-                )  # fmt: skip
+                index = place_of(length, -dim - 1, stores_names and x != 0.0, name_table)
                 if index < 0:
                     return -1
                 memo[at + name_cache.PLACE] = index if x != 0.0 else _UNNAMED - index
@@ -335,43 +306,26 @@ def weight_end(text: RO_U1, p: int) -> int:
 
 @kernel(inline=True)
 def read_x(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    dim: int,
-    stores_names: bool,
-    indptr: I8,
-    indices: I4,
-    values: F8,
-    row: int,
-    spare: I4,
-    spare_values: F8,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    buffer: U1,
-    memo: I8,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, dim: int, stores_names: bool,
+    rows: tokens.ROWS, row: int, spare: tokens.SPARE, name_table: tokens.NAMES, memo: I8,
+) -> int:  # fmt: skip
     """Read the features at p into `row`; the position after them, or -1."""
+    indptr, indices, values, counts = rows[0], rows[1], rows[2], name_table[5]
     nnz = indptr[row]
     if text[p] == 123:
         if dim >= 0:
             p = read_indexed(text, p, dim, indices, values, nnz, counts)
         else:
             p = read_named(
-                text, p, ascii_only, dim, stores_names, indices, values, nnz,
-                journalled, seen, name_indices, name_ends, names, counts, buffer, memo,
-            )  # fmt: skip
+                text, p, ascii_only, dim, stores_names, indices, values, nnz, name_table, memo
+            )
     elif text[p] == 91 and dim >= 0:
         p = read_list(text, p, dim, indices, values, nnz, counts)
     else:
         return -1
     if p < 0:
         return -1
-    end = tokens.finish_row(indices, values, nnz, counts[1], dim < 0, spare, spare_values)
+    end = tokens.finish_row(indices, values, nnz, counts[1], dim < 0, spare[0], spare[1])
     if end < 0:
         return -1
     indptr[row + 1] = end
@@ -380,18 +334,9 @@ def read_x(
 
 @kernel(inner=True)
 def read_y(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    label_kind: int,
-    labels: F8,
-    row: int,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, label_kind: int, labels: F8, row: int,
+    label_table: tokens.LABEL_TABLE, counts: I8, buffer: U1,
+) -> int:  # fmt: skip
     """Read the label at p into labels[row]; the position after it, or -1.
 
     counts[2] and counts[3] are its begin and end if no table contains it yet.
@@ -406,6 +351,7 @@ def read_y(
         return p
     p = scalar_end(text, p, ascii_only, buffer)
     if p >= 0 and label_kind != tokens.NO_LABELS:
+        label_slots, label_ends, label_text = label_table
         slot = tokens.label_slot(text, start, p, label_slots, label_ends, label_text)
         if label_slots[slot] < 0:
             counts[2], counts[3] = start, p
@@ -428,36 +374,15 @@ def read_weight(text: RO_U1, p: int, weights: F8, row: int) -> int:
 
 @kernel(inline=True)
 def read_sample(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    dim: int,
-    label_kind: int,
-    stores_names: bool,
-    indptr: I8,
-    indices: I4,
-    values: F8,
-    labels: F8,
-    weights: F8,
-    row: int,
-    spare: I4,
-    spare_values: F8,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-    memo: I8,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, dim: int, label_kind: int, stores_names: bool,
+    rows: tokens.ROWS, row: int, spare: tokens.SPARE, name_table: tokens.NAMES,
+    label_table: tokens.LABEL_TABLE, memo: I8,
+) -> int:  # fmt: skip
     """Read the sample at p into `row`; the position of the next byte after it, or -1.
 
     For counts[2] and counts[3] see `read_y`.
     """
+    labels, weights, counts, buffer = rows[3], rows[4], name_table[5], name_table[6]
     has_x = has_y = has_weight = False
     labels[row] = 0.0
     weights[row] = 1.0
@@ -485,15 +410,12 @@ def read_sample(
         if field == 120 and not has_x:
             has_x = True
             p = read_x(
-                text, p, ascii_only, dim, stores_names, indptr, indices, values, row,
-                spare, spare_values, journalled, seen, name_indices, name_ends, names, counts,
-                buffer, memo,
+                text, p, ascii_only, dim, stores_names, rows, row, spare, name_table, memo
             )  # fmt: skip
         elif field == 121 and not has_y:
             has_y = True
             p = read_y(
-                text, p, ascii_only, label_kind, labels, row, counts,
-                label_slots, label_ends, label_text, buffer,
+                text, p, ascii_only, label_kind, labels, row, label_table, counts, buffer
             )  # fmt: skip
         elif field == 119 and not has_weight:
             has_weight = True
@@ -515,33 +437,10 @@ def read_sample(
 
 @kernel
 def read_samples(
-    text: RO_U1,
-    ascii_only: bool,
-    separator: int,
-    dim: int,
-    label_kind: int,
-    stores_names: bool,
-    indptr: I8,
-    indices: I4,
-    values: F8,
-    labels: F8,
-    weights: F8,
-    row_indices: I8,
-    spare: I4,
-    spare_values: F8,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-    memo: I8,
-    at: I8,
-) -> int:
+    text: RO_U1, ascii_only: bool, separator: int, dim: int, label_kind: int, stores_names: bool,
+    rows: tokens.ROWS, spare: tokens.SPARE, name_table: tokens.NAMES,
+    label_table: tokens.LABEL_TABLE, row_indices: I8, memo: I8, at: I8,
+) -> int:  # fmt: skip
     """Read samples up to the first that is not of the common form, or all.
 
     Returns STOPPED at such a sample, ENDED at the end of the text, or after the bracket of a list.
@@ -553,8 +452,8 @@ def read_samples(
     row_indices  (rows,) int64       the index of each row among the samples
     at      (4,) int64          byte, line feeds before it, samples, rows: where to resume
     counts  (4,) int64          see `store_name`, `read_object` and `read_sample`
-    buffer  (2 LONGEST_NAME + 1,) uint8     for the current name
     """
+    seen, name_indices, counts = name_table[1], name_table[2], name_table[5]
     p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before, changes = counts[0], memo[name_cache.CHANGES]
     result = ENDED
@@ -567,10 +466,8 @@ def read_samples(
             continue
         counts[2] = counts[3] = 0
         p = read_sample(
-            text, p, ascii_only, dim, label_kind, stores_names,
-            indptr, indices, values, labels, weights, row, spare, spare_values,
-            journalled, seen, name_indices, name_ends, names, counts,
-            label_slots, label_ends, label_text, buffer, memo,
+            text, p, ascii_only, dim, label_kind, stores_names, rows, row, spare,
+            name_table, label_table, memo,
         )  # fmt: skip
         is_last = p >= 0 and separator == COMMA and text[p] == BRACKET
         if p < 0 or (text[p] != separator and not is_last):
@@ -593,37 +490,17 @@ def read_samples(
 
 @kernel
 def read_column(
-    text: RO_U1,
-    ascii_only: bool,
-    column: int,
-    dim: int,
-    label_kind: int,
-    stores_names: bool,
-    indptr: I8,
-    indices: I4,
-    values: F8,
-    labels: F8,
-    weights: F8,
-    spare: I4,
-    spare_values: F8,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-    memo: I8,
-    at: I8,
-) -> int:
+    text: RO_U1, ascii_only: bool, column: int, dim: int, label_kind: int, stores_names: bool,
+    rows: tokens.ROWS, spare: tokens.SPARE, name_table: tokens.NAMES,
+    label_table: tokens.LABEL_TABLE, memo: I8, at: I8,
+) -> int:  # fmt: skip
     """Read one field of many rows, given as a list; returns like `read_samples`.
 
     column  X, Y or WEIGHT      the field
     at      (4,) int64          byte, -, -, rows: where to resume
     """
+    labels, weights, buffer = rows[3], rows[4], name_table[6]
+    seen, name_indices, counts = name_table[1], name_table[2], name_table[5]
     p, row = at[0], at[3]
     names_before, changes = counts[0], memo[name_cache.CHANGES]
     while True:
@@ -632,14 +509,11 @@ def read_column(
         p = tokens.skip_space(text, p)
         if column == X:
             p = read_x(
-                text, p, ascii_only, dim, stores_names, indptr, indices, values, row,
-                spare, spare_values, journalled, seen, name_indices, name_ends, names, counts,
-                buffer, memo,
+                text, p, ascii_only, dim, stores_names, rows, row, spare, name_table, memo
             )  # fmt: skip
         elif column == Y:
             p = read_y(
-                text, p, ascii_only, label_kind, labels, row, counts,
-                label_slots, label_ends, label_text, buffer,
+                text, p, ascii_only, label_kind, labels, row, label_table, counts, buffer
             )  # fmt: skip
         else:
             p = read_weight(text, p, weights, row)

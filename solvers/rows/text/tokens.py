@@ -10,6 +10,16 @@ import numpy as np
 
 from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, kernel, u1
 
+ROWS = tuple[I8, I4, F8, F8, F8]
+"""Rows that are written: indptr, indices, values, labels, weights; see Batch."""
+SPARE = tuple[I4, F8]
+"""Scratch of `sort_stably`."""
+NAMES = tuple[RO_I4, I4, I4, I8, U1, I8, U1]
+"""See `store_name`: journalled, seen, indices, ends and text of the names, counts; and a buffer (2
+LONGEST_NAME + 1,) for the current name."""
+LABEL_TABLE = tuple[RO_I4, RO_I8, RO_U1]
+"""Labels as written, see `label_slot`."""
+
 # A double represents these exactly, as well as whole numbers up to 2^53. The product or quotient of
 # two such numbers is rounded once, like float() does (Clinger, 1990).
 POWERS_OF_TEN = np.array([float(f"1e{n}") for n in range(23)])

@@ -8,13 +8,17 @@ namespace.
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I4, I8, RO_I4, RO_I8, RO_U1, U1, kernel
+from dualstream.solvers.jit import F8, I4, I8, RO_U1, U1, kernel
 from dualstream.solvers.rows.text.tokens import (
+    LABEL_TABLE,
     LARGEST,
     LONGEST_NAME,
     MAX_ROW_NAMES,
+    NAMES,
     NO_LABELS,
     NUMBERS,
+    ROWS,
+    SPARE,
     digit,
     drop_names,
     finish_row,
@@ -75,19 +79,12 @@ def copy_name(text: RO_U1, start: int, ascii_only: bool, out: U1, at: int) -> in
 
 @kernel(inline=True)
 def read_head(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    label_kind: int,
-    labels: F8,
-    weights: F8,
-    row: int,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    counts: I8,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, label_kind: int, rows: ROWS, row: int,
+    label_table: LABEL_TABLE, counts: I8,
+) -> int:  # fmt: skip
     """Label, importance and tag of the line at p; the position of its first bar, or -1."""
+    labels, weights = rows[3], rows[4]
+    label_slots, label_ends, label_text = label_table
     labels[row] = 0.0
     weights[row] = 1.0
     tokens = 0
@@ -130,26 +127,14 @@ def read_head(
 
 @kernel(inline=True)
 def read_features(
-    text: RO_U1,
-    p: int,
-    ascii_only: bool,
-    dim: int,
-    stores_names: bool,
-    indices: I4,
-    values: F8,
-    nnz: int,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    buffer: U1,
-) -> int:
+    text: RO_U1, p: int, ascii_only: bool, dim: int, stores_names: bool,
+    indices: I4, values: F8, nnz: int, name_table: NAMES,
+) -> int:  # fmt: skip
     """The features from the bar at p on; the position of the line feed, or -1.
 
     counts[1] is then the number of entries.
     """
+    journalled, seen, name_indices, name_ends, names, counts, buffer = name_table
     prefix = 0
     scale = 1.0
     while True:
@@ -221,35 +206,15 @@ def read_features(
 
 @kernel
 def read_examples(
-    text: RO_U1,
-    ascii_only: bool,
-    dim: int,
-    label_kind: int,
-    stores_names: bool,
-    indptr: I8,
-    indices: I4,
-    values: F8,
-    labels: F8,
-    weights: F8,
-    row_indices: I8,
-    spare: I4,
-    spare_values: F8,
-    journalled: RO_I4,
-    seen: I4,
-    name_indices: I4,
-    name_ends: I8,
-    names: U1,
-    counts: I8,
-    label_slots: RO_I4,
-    label_ends: RO_I8,
-    label_text: RO_U1,
-    buffer: U1,
-    at: I8,
-) -> int:
+    text: RO_U1, ascii_only: bool, dim: int, label_kind: int, stores_names: bool, rows: ROWS,
+    spare: SPARE, name_table: NAMES, label_table: LABEL_TABLE, row_indices: I8, at: I8,
+) -> int:  # fmt: skip
     """Read lines up to the first that is not of the common form, or all; 1 for the former.
 
     The arguments are those of `read_samples`.
     """
+    indptr, indices, values = rows[0], rows[1], rows[2]
+    seen, name_indices, counts = name_table[1], name_table[2], name_table[5]
     p, line, row_index, row = at[0], at[1], at[2], at[3]
     names_before = counts[0]
     stopped = 0
@@ -261,18 +226,14 @@ def read_examples(
             line += 1
             continue
         counts[2] = counts[3] = 0
-        p = read_head(
-            text, p, ascii_only, label_kind, labels, weights, row,
-            label_slots, label_ends, label_text, counts,
-        )  # fmt: skip
+        p = read_head(text, p, ascii_only, label_kind, rows, row, label_table, counts)
         if p >= 0:
             p = read_features(
-                text, p, ascii_only, dim, stores_names, indices, values, indptr[row],
-                journalled, seen, name_indices, name_ends, names, counts, buffer,
-            )  # fmt: skip
+                text, p, ascii_only, dim, stores_names, indices, values, indptr[row], name_table
+            )
         end = -1
         if p >= 0 and (dim >= 0 or counts[1] - indptr[row] <= MAX_ROW_NAMES):
-            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare, spare_values)
+            end = finish_row(indices, values, indptr[row], counts[1], dim < 0, spare[0], spare[1])
         if end < 0:
             p = start
             stopped = 1
