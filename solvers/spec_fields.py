@@ -12,6 +12,8 @@ from dualstream.solvers.errors import InvalidSpec
 Spec = dict[str, Any]
 INTERVALS = "intervals"
 """Field with which a model asks for prediction intervals and sets."""
+SEGMENTS = "segments"
+"""Field with the columns by whose values metrics are kept."""
 MAX_UNKNOWN = 100
 """Maximum number of unknown fields of one object that are listed."""
 

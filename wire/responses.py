@@ -421,6 +421,11 @@ class Segment(Struct, kw_only=True):
     mean_label: Annotated[
         float | None, about("Rate of the positive class; of a regression the mean label.")
     ]
+    coverage: Annotated[
+        dict[str, float | None] | None,
+        about("Share of the rows whose interval or set had the label, by level of `intervals`."),
+    ]
+    alert_rate: Annotated[float | None, about("Share of the rows that alerted.")]
 
 
 class SegmentMetrics(MaybeStale, kw_only=True):

@@ -10,7 +10,7 @@ from dualstream.client import Client
 from dualstream.service.cli.common import JSON, REFUSED, Table, number_of, report
 from dualstream.service.cli.connection import Model, command
 from dualstream.wire.printable import printable_json
-from dualstream.wire.responses import SegmentMetrics
+from dualstream.wire.responses import Segment, SegmentMetrics
 
 _MIB = 1024 * 1024
 
@@ -101,20 +101,27 @@ def metrics(
 
 def _show_segments(answer: SegmentMetrics, as_json: bool) -> None:
     """Table of the segments since the start; harm of the latest rows, too."""
-    fields = ("error_rate", "mae", "log_loss", "mean_prediction", "mean_label")
-    total = answer.since_start[:1]
-    names = [name for name in fields for one in total if getattr(one, name) is not None]
-    heads = (name.replace("_", " ") for name in names)
-    table = Table(answer.by, "rows", "harm", "recent harm", *heads, box=None)
+    figures = [_figures_of(one) for one in answer.since_start]
+    names = list(figures[0]) if figures else []
+    table = Table(answer.by, "rows", "harm", "recent harm", *names, box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     recent = {one.value: one.harm for one in answer.fading[1:]}
-    for at, one in enumerate(answer.since_start):
+    for at, (one, shown) in enumerate(zip(answer.since_start, figures, strict=True)):
         harms = (one.harm, recent.get(one.value)) if at else (None, None)
-        numbers = (number_of(number) for number in (*harms, *(getattr(one, n) for n in names)))
+        numbers = map(number_of, (*harms, *shown.values()))
         table.add_row(one.value, f"{one.rows:,.0f}", *numbers)
     line = f"{answer.model}: seq {answer.seq:,}, harm in {answer.measure.replace('_', ' ')}"
     report(as_json, answer, line, table)
+
+
+def _figures_of(segment: Segment) -> dict[str, float | None]:
+    """The quantities that a segment has, by their names in the table."""
+    names = ("error_rate", "mae", "log_loss", "mean_prediction", "mean_label", "alert_rate")
+    figures = {name.replace("_", " "): getattr(segment, name) for name in names}
+    figures = {name: value for name, value in figures.items() if value is not None}
+    coverage = segment.coverage or {}
+    return figures | {f"coverage {level}": rate for level, rate in coverage.items()}
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, float | None]]:

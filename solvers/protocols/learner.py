@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from dualstream.solvers.jit import B1, F8, Flags, Floats, Ints
+from dualstream.solvers.jit import B1, F8, Bytes, Flags, Floats, Ints
 from dualstream.solvers.protocols.certificate import Certificate
 from dualstream.solvers.protocols.served_weights import ServedWeights
 from dualstream.solvers.rows.batch import Batch
@@ -19,6 +19,9 @@ State = dict[str, npt.NDArray[Any]]
 
 RESULTS = tuple[F8, F8, B1, B1]
 """What kernels write for each row, as one argument: `Outcome.arrays`."""
+
+UNMARKED = 2
+"""The mark of a row that has none; see `Outcome.marks`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +58,9 @@ class Outcome:
     class_losses: Floats | None = None
     """Multiclass, of a specification with intervals: (n, K) -log of the probability of each class,
     or of the share of its sigmoid without probabilities; NaN of a class that was not known."""
+    marks: dict[str, Bytes] | None = None
+    """Whether each row counts in a rate of this name, by other parts of a model's state: 1, 0, or
+    UNMARKED."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -63,6 +69,10 @@ class Outcome:
     def arrays(self) -> RESULTS:
         """Scores, losses and the flags `updated` and `rejected`, as kernels receive them."""
         return self.scores, self.losses, self.updated, self.rejected
+
+    def mark(self, name: str, marks: Bytes) -> None:
+        """Keep the marks (n,) of a rate for the parts that come later."""
+        self.marks = {name: marks} if self.marks is None else {**self.marks, name: marks}
 
     def __getitem__(self, rows: slice) -> "Outcome":
         """A contiguous slice of rows; columns are views."""
@@ -80,6 +90,7 @@ class Outcome:
             None if self.observed is None else self.observed[rows],
             None if self.columns is None else self.columns[rows],
             None if self.class_losses is None else self.class_losses[rows],
+            marks=self.marks and {name: marks[rows] for name, marks in self.marks.items()},
         )
 
     @classmethod

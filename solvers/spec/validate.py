@@ -6,7 +6,7 @@ from typing import Any
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.evaluation.intervals.spec import read_intervals
-from dualstream.solvers.evaluation.segments.spec import FIELD as _SEGMENTS, read_segments
+from dualstream.solvers.evaluation.segments.spec import read_segments
 from dualstream.solvers.features.spec import read_features, read_map, read_scaling
 from dualstream.solvers.history.spec import FIELD as _HISTORY, column_names, read_history
 from dualstream.solvers.offline.options import read_refit_options
@@ -24,6 +24,7 @@ from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec.violations import with_all_violations
 from dualstream.solvers.spec_fields import (
     INTERVALS,
+    SEGMENTS,
     Spec,
     read_choice,
     read_flag,
@@ -49,7 +50,7 @@ _OF_ANY_PORTFOLIO = (
 )
 
 
-_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, INTERVALS, _SEGMENTS, "spec_version")
+_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, INTERVALS, SEGMENTS, "spec_version")
 """Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
@@ -92,7 +93,7 @@ def _rows(spec: Mapping[str, Any], model: Spec) -> Spec:
         raise InvalidSpec("/columns", spec["columns"], "left out unless the features are hashed")
     rows: Spec = {"columns": columns, "crosses": crosses, **pairs}
     rows |= {} if history is None else {_HISTORY: history}
-    rows |= {} if segments is None else {_SEGMENTS: segments}
+    rows |= {} if segments is None else {SEGMENTS: segments}
     _check_ages(rows, model)
     return rows
 

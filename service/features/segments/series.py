@@ -30,7 +30,16 @@ FAMILIES = {
         "Positives in the rows of a segment; of a regression the sum of the labels.",
         _LABELS,
     ),
+    "segment_coverage": Family(
+        GaugeMetricFamily,
+        "Share of the rows of a segment whose interval or set had the label.",
+        (*_LABELS, "level"),
+    ),
+    "segment_alert_ratio": Family(
+        GaugeMetricFamily, "Share of the rows of a segment that alerted.", _LABELS
+    ),
 }
+_SUMS = tuple(FAMILIES)[:5]
 
 
 def measure(replica: Replica, put: Put) -> None:
@@ -40,5 +49,8 @@ def measure(replica: Replica, put: Put) -> None:
         return
     for column in part.sums.columns:
         for segment, totals in part.sums.totals(column, VALUES_PER_COLUMN).items():
-            for name, value in zip(FAMILIES, totals, strict=True):
+            for name, value in zip(_SUMS, totals.sums, strict=True):
                 put(name, value, column, segment)
+            for level, coverage in totals.coverage.items():
+                put("segment_coverage", coverage, column, segment, level)
+            put("segment_alert_ratio", totals.alert_rate, column, segment)

@@ -1,23 +1,31 @@
 // Tab of segments: metrics by the values of a column. Where the model loses the most comes first.
 
-import { call, modelPath } from "./api.js";
+import { call, modelPath, showError } from "./api.js";
 import { bar, card, choice, facts, h, right, table } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { count, number, percent, share } from "./format.js";
 
 const SHOWN = 20;
 const HARMFUL = 0.05;
 const VIEWS = { since_start: "All rows", fading: "Recent rows" };
 const MEASURES = { log_loss: "log-loss", error_rate: "error rate", mae: "absolute error" };
-// Field -> title and format of its column; fields that are null have none.
-const FIELDS = {
-  error_rate: ["error rate", percent],
-  mae: ["absolute error", number],
-  log_loss: ["log-loss", number],
-};
 const CALIBRATION = {
   regression: ["mean prediction", "mean label", number],
   binary: ["mean probability", "rate of positives", percent],
 };
+
+// Title, format and reader of each quantity that the model has.
+function fieldsOf(all, task) {
+  const [predicted, labels, format] = CALIBRATION[task] ?? [];
+  return [
+    ["error rate", percent, (one) => one.error_rate],
+    ["absolute error", number, (one) => one.mae],
+    ["log-loss", number, (one) => one.log_loss],
+    [predicted, format, (one) => one.mean_prediction],
+    [labels, format, (one) => one.mean_label],
+    ...Object.keys(all.coverage ?? {}).map((level) => [`coverage ${share(level)}`, percent, (one) => one.coverage[level]]),
+    ["alerts", percent, (one) => one.alert_rate],
+  ].filter(([, , read]) => read(all) !== null);
+}
 
 export const hasSegments = (spec) => Boolean(spec.segments?.length);
 
@@ -31,11 +39,11 @@ export function segmentsPart(id, spec, signal) {
     h("div", { class: "actions" },
       choice("Column", columns, column, (name) => {
         [column, isWhole] = [name, false];
-        return refresh();
+        refresh().catch(showError);
       }),
       choice("Rows", VIEWS, view, (name) => {
         view = name;
-        show();
+        if (answer) show();
       })),
     note, totals, list);
   element.classList.add("wide", "columns");
@@ -59,9 +67,9 @@ export function segmentsPart(id, spec, signal) {
       list.replaceChildren();
       return;
     }
-    const fields = Object.entries(FIELDS).filter(([name]) => all[name] !== null);
+    const fields = fieldsOf(all, spec.task);
     totals.replaceChildren(facts(Object.fromEntries(
-      [["rows", count(Math.round(all.rows))], ...fields.map(([name, [title, format]]) => [title, format(all[name])])])));
+      [["rows", count(Math.round(all.rows))], ...fields.map(([title, format, read]) => [title, format(read(all))])])));
     const shown = isWhole ? segments : segments.slice(0, SHOWN);
     const rest = segments.length - shown.length;
     list.replaceChildren(
@@ -73,18 +81,15 @@ export function segmentsPart(id, spec, signal) {
   }
 
   function segmentTable(segments, all, fields, measure) {
-    const [predicted, labels, format] = all.mean_prediction === null ? [] : CALIBRATION[spec.task];
     const most = Math.max(...segments.map((one) => Math.abs(one.harm)), 1e-300);
     return table(
-      [column, right("harm"), "", right("of all rows"), ...fields.map(([, [title]]) => right(title)),
-        ...(format ? [right(predicted), right(labels)] : [])],
+      [column, right("harm"), "", right("of all rows"), ...fields.map(([title]) => right(title))],
       segments.map((one) => [
         h("div", { class: "texts" }, h("bdi", {}, one.value)),
         right(h("span", { class: one.harm > HARMFUL * all[measure] ? "bad" : null }, percent(all[measure] ? one.harm / all[measure] : 0))),
         bar(one.harm / most),
         right(percent(one.rows / all.rows)),
-        ...fields.map(([name, [, show]]) => right(show(one[name]))),
-        ...(format ? [right(format(one.mean_prediction)), right(format(one.mean_label))] : []),
+        ...fields.map(([, show, read]) => right(show(read(one)))),
       ]),
       `Segments by ${column}, most harmful first`);
   }

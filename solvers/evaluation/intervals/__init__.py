@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dualstream.solvers.evaluation.intervals.spec import levels_of
-from dualstream.solvers.spec_fields import INTERVALS
+from dualstream.solvers.spec_fields import INTERVALS, SEGMENTS
 
 if TYPE_CHECKING:
     from dualstream.solvers.evaluation.intervals.calibration import Calibration
@@ -19,5 +19,5 @@ def calibration_of(spec: Mapping[str, Any]) -> "Calibration | None":
         return None
     # Imported on demand, because importing compiles its kernels.
     module: Any = importlib.import_module("dualstream.solvers.evaluation.intervals.calibration")
-    calibration: Calibration = module.Calibration(spec["task"], levels_of(spec))
+    calibration: Calibration = module.Calibration(spec["task"], levels_of(spec), SEGMENTS in spec)
     return calibration

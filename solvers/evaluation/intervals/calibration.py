@@ -18,13 +18,14 @@ from dualstream.solvers.evaluation.intervals import kernels as _k
 from dualstream.solvers.jit import Flags, Floats
 from dualstream.solvers.online.class_choice import ClassScores
 from dualstream.solvers.online.class_model import class_losses_of
-from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.learner import UNMARKED, Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
 
 _KINDS = {"regression": _k.NUMBER, "binary": _k.BINARY, "multiclass": _k.CLASSES}
 _NO_FLAGS = np.empty(0, np.bool_)
 _NO_LOSSES = np.empty((0, 0))
+_NO_MARKS = np.empty((0, 0), np.uint8)
 _NO_CLASSES = np.empty(0, np.int64)
 
 
@@ -49,9 +50,11 @@ class Calibration:
 
     task    of the model
     levels  wanted coverages
+    marks   whether rows are marked as covered or not, for other parts of the model's state
     """
 
-    def __init__(self, task: str, levels: Sequence[float]) -> None:
+    def __init__(self, task: str, levels: Sequence[float], marks: bool = False) -> None:
+        self._marks = marks
         self.levels = np.array(levels, np.float64)
         self._kind = _KINDS[task]
         self._empty()
@@ -83,11 +86,16 @@ class Calibration:
             self._empty()
             skipped = skipped.copy()
             skipped[: outcome.relearned] = True
+        marks = _NO_MARKS
+        if self._marks:
+            marks = np.full((len(self.levels), len(batch)), UNMARKED, np.uint8)
         _k.add_rows(
             self._kind, outcome.scores, labels, batch.weights, skipped, losses, best, waited,
             served, self._residuals, self._ordered, self.levels, self._misses, self._counts,
-            self._totals, self._sizes, self._recent,
+            self._totals, self._sizes, self._recent, marks,
         )  # fmt: skip
+        for level, marked in zip(self.levels.tolist(), marks, strict=False):
+            outcome.mark(str(level), marked)
 
     def thresholds(self) -> Floats:
         """(L,): of the next row; see kernels.py."""

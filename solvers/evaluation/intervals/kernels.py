@@ -86,7 +86,7 @@ def add_rows(
     kind: int, scores: RO_F8, labels: RO_F8, weights: RO_F8, skipped: RO_B1,
     losses: RO_F8_2D, best: RO_I8, waited: RO_B1, served: RO_F8_2D,
     residuals: F8, ordered: F8, levels: RO_F8, misses: F8, counts: I8, totals: I8_2D,
-    sizes: F8, recent: U1_2D,
+    sizes: F8, recent: U1_2D, marks: U1_2D,
 ) -> None:  # fmt: skip
     """Judge and count the rows in order, and add their residuals.
 
@@ -96,6 +96,8 @@ def add_rows(
     best     (n,)       the predicted class
     waited   (n,)       rows with late labels; none if it is empty
     served   (n, 2 L)   their thresholds and sizes, as they were served
+    marks    (L, n)     whether each row is covered; unchanged for rows without an interval; or
+                        (0, 0)
     """
     for i in range(labels.shape[0]):
         if skipped[i] or not weights[i] > 0.0:
@@ -137,6 +139,8 @@ def add_rows(
                 is_covered = is_hit or is_right or (kind == NUMBER and residual == 0.0)
                 totals[COVERED, level] += is_covered
                 recent[slot, level] = is_covered
+                if marks.shape[0] > 0:
+                    marks[level, i] = is_covered
                 if q == np.inf:
                     totals[UNBOUNDED, level] += 1
                 else:

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dualstream.solvers.evaluation.segments.spec import FIELD
+from dualstream.solvers.spec_fields import SEGMENTS
 
 if TYPE_CHECKING:
     from dualstream.solvers.evaluation.segments.sums import SegmentSums
@@ -14,7 +14,7 @@ __all__ = ["segments_of"]
 
 def segments_of(spec: Mapping[str, Any]) -> "SegmentSums | None":
     """The segments of a resolved specification, before the first row; None without segments."""
-    if FIELD not in spec:
+    if SEGMENTS not in spec:
         return None
     # Imported on demand, because importing compiles its kernel.
     module: Any = importlib.import_module("dualstream.solvers.evaluation.segments.sums")

@@ -5,10 +5,9 @@ from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
 from dualstream.solvers.rows.columns.spec import name_of
-from dualstream.solvers.spec_fields import Spec
+from dualstream.solvers.spec_fields import SEGMENTS, Spec
 from dualstream.wire.text_values import nfc
 
-FIELD = "segments"
 MAX_COLUMNS = 4
 KINDS = ("category", "boolean")
 """Types of columns that have segments."""
@@ -16,18 +15,18 @@ KINDS = ("category", "boolean")
 
 def read_segments(spec: Mapping[str, Any], columns: Spec | None) -> list[str] | None:
     """The names of the columns; None without any. Raises InvalidSpec."""
-    value = spec.get(FIELD)
+    value = spec.get(SEGMENTS)
     if value is None or value == []:
         return None
     if columns is None:
         allowed = "left out, or given with `columns`, which make rows flat"
-        raise InvalidSpec(f"/{FIELD}", value, allowed)
+        raise InvalidSpec(f"/{SEGMENTS}", value, allowed)
     if not isinstance(value, list | tuple) or len(value) > MAX_COLUMNS:
         allowed = f"a list of at most {MAX_COLUMNS} columns of `columns.types`"
-        raise InvalidSpec(f"/{FIELD}", value, allowed)
+        raise InvalidSpec(f"/{SEGMENTS}", value, allowed)
     names: list[str] = []
     for at, name in enumerate(value):
-        names.append(_checked(name, f"/{FIELD}/{at}", columns["types"], names))
+        names.append(_checked(name, f"/{SEGMENTS}/{at}", columns["types"], names))
     return names
 
 

@@ -7,15 +7,15 @@ features. A name counts from the row that brought it, as in the profile of colum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import getsizeof
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
+from dualstream.solvers.evaluation.intervals import levels_of
 from dualstream.solvers.evaluation.make_progressive import scores_are_log_odds
 from dualstream.solvers.evaluation.segments import kernels as k
-from dualstream.solvers.evaluation.segments.spec import FIELD
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.profile.kernels import (
     CODE_SHIFT,
@@ -30,6 +30,7 @@ from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.columns.spec import name_of
+from dualstream.solvers.spec_fields import INTERVALS, SEGMENTS
 
 ALL, MISSING, OTHER = "(all)", "(missing)", "(other)"
 """Names of all rows, and of the segments of rows without a value, and with a value after the first
@@ -39,7 +40,9 @@ _LEAST_ROWS = 0.5
 _TRUE, _FALSE = "true", "false"
 _SHARED = {MISSING: k.MISSING, OTHER: k.OTHER}
 _TASKS = {"binary": k.BINARY, "regression": k.REGRESSION, "multiclass": k.MULTICLASS}
-_NONE = np.empty(0)
+_NONE, _NO_MARKS = np.empty(0), np.empty((0, 0), np.uint8)
+ALERTED = "alerted"
+"""Mark of the rows that alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,23 @@ class SegmentMeans:
     log_loss: float | None = None
     mean_prediction: float | None = None
     mean_label: float | None = None
+    coverage: dict[str, float | None] | None = None
+    """Of the intervals or sets of each level."""
+    alert_rate: float | None = None
+
+
+class Totals(NamedTuple):
+    """Sums over the rows of a segment, and rates in them."""
+
+    sums: list[float | None]
+    """(MARKS,); None for quantities that the model does not have."""
+    coverage: dict[str, float | None]
+    alert_rate: float | None
+
+
+def marks_of(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the marks that rows of a model of this resolved specification have."""
+    return [*map(str, levels_of(spec) if INTERVALS in spec else [])]
 
 
 class SegmentSums(NamedRows):
@@ -66,7 +86,7 @@ class SegmentSums(NamedRows):
     def __init__(self, spec: Mapping[str, Any]) -> None:
         super().__init__()
         self._spec = spec
-        self.columns: list[str] = spec[FIELD]
+        self.columns: list[str] = spec[SEGMENTS]
         self._prefixes = tuple(self.columns)
         self._names = column_names_of(spec)
         self._task, self._has_log_loss = _TASKS[spec["task"]], scores_are_log_odds(spec)
@@ -82,8 +102,10 @@ class SegmentSums(NamedRows):
         self._absent: Ints = starts + np.where(are_boolean, k.FIRST + 1, k.MISSING)
         self._table = np.zeros(64, np.int64)
         self._features = 0
-        self._weight, self._terms = np.ones(1), np.zeros(k.FIELDS)
-        self._sums = np.zeros((k.VIEWS, 1 + k.SEGMENTS * len(self.columns), k.FIELDS))
+        self._marks = marks_of(spec)
+        self._weight, self._terms = np.ones(1), np.zeros(k.MARKS + 2 * len(self._marks))
+        shape = (k.VIEWS, 1 + k.SEGMENTS * len(self.columns), len(self._terms))
+        self._sums = np.zeros(shape)
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -147,8 +169,12 @@ class SegmentSums(NamedRows):
             mistakes = classes.mistakes_of(batch.classes, class_labels, outcome)
             labels, scores = np.zeros(len(batch)), mistakes.astype(np.float64)
             log_losses = _NONE if outcome.log_losses is None else outcome.log_losses
+        marks = _NO_MARKS
+        if self._marks:
+            assert outcome.marks is not None
+            marks = np.stack([outcome.marks[name] for name in self._marks])
         k.add_rows_to_segments(
-            batch.indptr, batch.indices, labels, scores, log_losses, outcome.rejected,
+            batch.indptr, batch.indices, labels, scores, log_losses, outcome.rejected, marks,
             self._task, self._has_log_loss, self._table, self._absent,
             self._weight, self._terms, self._sums,
         )  # fmt: skip
@@ -181,6 +207,7 @@ class SegmentSums(NamedRows):
     def _segment(self, name: str, line: Floats, harm: float) -> SegmentMeans:
         rows = float(line[k.ROWS])
         _, error, log_loss, prediction, label = self._present(line / rows)
+        coverage, alert_rate = self._rates(line)
         is_regression = self._task == k.REGRESSION
         return SegmentMeans(
             name,
@@ -191,25 +218,36 @@ class SegmentSums(NamedRows):
             log_loss=log_loss,
             mean_prediction=prediction,
             mean_label=label,
+            coverage=coverage or None,
+            alert_rate=alert_rate,
         )
 
-    def totals(self, column: str, most: int) -> dict[str, list[float | None]]:
-        """Sums (FIELDS,) over all rows of the first `most` values of a column, and of the others
-        together; None without such a quantity."""
+    def totals(self, column: str, most: int) -> dict[str, Totals]:
+        """Sums over all rows of the first `most` values of a column, and of the others together."""
         number = self.columns.index(column)
         start = 1 + k.SEGMENTS * number
         lines = self._sums[k.SINCE_START, start : start + k.SEGMENTS].copy()
         lines[k.OTHER] += lines[k.FIRST + most :].sum(axis=0)
         names = [MISSING, OTHER, *self._values[number][:most]]
         return {
-            name: self._present(line)
+            name: Totals(self._present(line), *self._rates(line))
             for name, line in zip(names, lines, strict=False)
             if line[k.ROWS] > 0.0
         }
 
+    def _rates(self, line: Floats) -> tuple[dict[str, float | None], float | None]:
+        """Coverage by level, and the rate of alerts, in the rows of a segment."""
+        marked, counted = line[k.MARKS :: 2].tolist(), line[k.MARKS + 1 :: 2].tolist()
+        rates = {
+            name: one / of if of else None
+            for name, of, one in zip(self._marks, marked, counted, strict=True)
+        }
+        alert_rate = rates.pop(ALERTED, None)
+        return rates, alert_rate
+
     def _present(self, line: Floats) -> list[float | None]:
         """Sums or means of a segment; None for quantities that the model does not have."""
-        return [x if one else None for x, one in zip(line.tolist(), self._has, strict=True)]
+        return [x if one else None for x, one in zip(line.tolist(), self._has, strict=False)]
 
     @property
     def measure(self) -> str:
@@ -247,7 +285,7 @@ class SegmentSums(NamedRows):
         if not state:
             return
         used = np.shape(state.get("lines", ()))[:1]
-        shapes = {"lines": used, "sums": (k.VIEWS, *used, k.FIELDS)}
+        shapes = {"lines": used, "sums": (k.VIEWS, *used, len(self._terms))}
         check_arrays(state, {"weight": (1,), **shapes})
         lines = state["lines"]
         is_line = (lines >= 0) & (lines < self._sums.shape[1])

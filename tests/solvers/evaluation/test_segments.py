@@ -10,6 +10,7 @@ from dualstream.solvers import Batch, CorruptState, InvalidSpec, Outcome, make_l
 from dualstream.solvers.evaluation.segments import segments_of
 from dualstream.solvers.evaluation.segments.kernels import MAX_VALUES, MEAN_AGE
 from dualstream.solvers.evaluation.segments.sums import ALL, MISSING, OTHER
+from dualstream.solvers.protocols.learner import UNMARKED
 from dualstream.solvers.rows.hashing import hash_names
 
 BITS = 14
@@ -205,6 +206,36 @@ def test_rejected_rows_and_rows_before_a_new_start_do_not_count():
     sums.count(batch, outcome, 51)
     assert sum(one.rows for one in sums.since_start("country")[1:]) == 35
     assert sum(one.rows for one in sums.fading("country")[1:]) == pytest.approx(35, rel=0.01)
+
+
+def test_rates_are_of_the_marked_rows():
+    stream = Stream(300, 6)
+    spec = dict(spec_of()) | {"intervals": {"coverage": [0.8, 0.9]}}
+    sums, learner = segments_of(spec), make_learner(spec_of())
+    sums.add_names(stream.names(), 1, 0)
+    batch, draw = stream.batch(), np.random.default_rng(7)
+    outcome = learner.learn(batch)
+    marks = {name: draw.integers(0, 3, 300).astype(np.uint8) for name in ("0.8", "0.9")}
+    for name, marked in marks.items():
+        outcome.mark(name, marked)
+    for begin, end in ((0, 100), (100, 101), (101, 300)):
+        sums.count(batch[begin:end], outcome[begin:end], begin + 1)
+
+    def rate(name, rows):
+        marked = marks[name][rows]
+        return pytest.approx(np.mean(marked[marked != UNMARKED]))
+
+    for one in sums.since_start("country"):
+        is_all = one.value == ALL
+        rows = [is_all or of["country"] == [one.value] for of in stream.segments]
+        assert one.coverage == {level: rate(level, rows) for level in ("0.8", "0.9")}
+    totals = sums.totals("country", 3)
+    assert len(totals) == 5 and totals["1"].coverage["0.8"] == rate(
+        "0.8", [of["country"] == ["1"] for of in stream.segments]
+    )
+    without = segments_of(spec)
+    without.restore(sums.state(), stream.names())
+    assert without.since_start("country") == sums.since_start("country")
 
 
 def test_missing_indicator_tells_false_from_missing():

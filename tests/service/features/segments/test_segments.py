@@ -187,6 +187,37 @@ def test_other_tasks(client, task):
         assert total["log_loss"] == pytest.approx(metrics["log_loss"])
 
 
+@pytest.mark.parametrize("task", ["binary", "regression", "multiclass"])
+def test_coverage_of_all_rows_is_that_of_the_intervals(client, task, subtests):
+    spec = SPEC | {"task": task, "loss": "squared" if task == "regression" else "logistic"}
+    spec |= {"intervals": {"coverage": [0.8, 0.9]}}
+    client.put("/models/m", json=spec)
+    client.put("/models/rows", json=spec)
+    some = rows(400)
+    for row in some:
+        # Labels in one country are noise, which intervals of all rows do not cover there.
+        noise = row["price"] * 40 * (row["country"] == FAILING)
+        row["y"] = row["y"] + noise if task == "regression" else row["y"]
+        row["y"] = f"c{row['y']}" if task == "multiclass" else row["y"]
+    some[50]["weight"] = 0
+    learn(client, some)
+    for row in some:
+        learn(client, [row], "rows")
+    assert digest(client) == digest(client, "rows")
+    total, *segments = by(client, "country")["since_start"]
+    levels = {str(one["level"]): one for one in client.get("/models/m/metrics").json()["intervals"]}
+    assert total["coverage"] == {name: one["coverage"] for name, one in levels.items()}
+    coverage = {one["value"]: one["coverage"]["0.9"] for one in segments}
+    assert min(coverage, key=coverage.get) == FAILING
+    late = some[0] | {"id": "a"}
+    label = late.pop("y")
+    client.post("/models/m/predict?remember=true", json=late)
+    client.post("/models/m/labels", json={"id": "a", "y": label})
+    after = by(client, "country")["since_start"][0]["coverage"]
+    levels = client.get("/models/m/metrics").json()["intervals"]
+    assert after == {str(one["level"]): one["coverage"] for one in levels}
+
+
 def test_observed_rows_of_a_history_do_not_count(client):
     history = [{"by": ["device"], "stats": ["label_mean"], "half_life": 100}]
     assert client.put("/models/m", json=SPEC | {"history": history}).status_code == 201
