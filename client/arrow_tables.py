@@ -15,7 +15,7 @@ from dualstream.client.calls import ARROW
 from dualstream.client.errors import BadInput
 from dualstream.client.rows import Body
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
-from dualstream.wire.schemas import PredictedMany
+from dualstream.wire.schemas import PredictedMany, join_fields
 
 # Leaves room for the schema, so that the server need not split a body.
 PIECE_BYTES = CHUNK_BYTES - 64 * 1024
@@ -247,7 +247,8 @@ def _cast(pa: Any, column: Any, kind: Any) -> Any:
 def scores_table(answers: Sequence[PredictedMany]) -> Any:
     """A pyarrow Table with score, label and probability, one row for each row that was sent.
 
-    Refused rows have nulls. Labels of several types are JSON texts.
+    It has columns for the fields of features, too. Refused rows have nulls. Labels, and sets, of
+    several types are JSON texts.
     """
     pa = pyarrow_for("a table")
     scores = [score for one in answers for score in one.scores]
@@ -255,12 +256,23 @@ def scores_table(answers: Sequence[PredictedMany]) -> Any:
         chance for one in answers for chance in (one.probabilities or [None] * len(one.scores))
     ]
     labels = [label for one in answers for label in one.labels]
+    columns = {
+        "score": pa.array(scores, pa.float64()),
+        "label": _array(pa, labels),
+        "probability": pa.array(chances, pa.float64()),
+    }
+    join_fields(answers)
+    for name, values in answers[0].fields_of_features().items():
+        columns[name] = _array(pa, values)
+    return pa.table(columns)
+
+
+def _array(pa: Any, values: Sequence[Any]) -> Any:
+    """An Arrow array; JSON texts if the values have several types."""
     try:
-        column = pa.array(labels)
+        return pa.array(values)
     except pa.ArrowException:
-        column = pa.array([_text_of(label) for label in labels], pa.string())
-    columns = [pa.array(scores, pa.float64()), column, pa.array(chances, pa.float64())]
-    return pa.table(columns, ["score", "label", "probability"])
+        return pa.array([_text_of(value) for value in values], pa.string())
 
 
 def _text_of(label: Any) -> str | None:

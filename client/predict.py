@@ -15,7 +15,13 @@ from dualstream.client.method import Methods, bodies_ahead, check_table, method
 from dualstream.client.resumable_files import Piece, RowFile
 from dualstream.client.row_values import plain, sample_line
 from dualstream.wire.problem_json import MAX_ERRORS
-from dualstream.wire.schemas import MAX_EXPLAINED, Explanation, Predicted, PredictedMany
+from dualstream.wire.schemas import (
+    MAX_EXPLAINED,
+    Explanation,
+    Predicted,
+    PredictedMany,
+    join_fields,
+)
 
 T = TypeVar("T")
 
@@ -38,7 +44,7 @@ class PredictMethods(Methods):
         """Score one row (Predicted) or many (PredictedMany); the model does not change.
 
         Of a table as in `learn`, the result is a pyarrow Table with the columns score, label and
-        probability, which are null for a refused row.
+        probability, which are null for a refused row, and those of intervals or sets.
         `min_seq` waits until the state has this seq; `version` scores with the version of this
         name. `explain` also returns what each feature contributes, 20 rows a request.
         """
@@ -139,8 +145,7 @@ class PredictMethods(Methods):
         document = yield from self._do(call)
         if "scores" in document:
             return msgspec.convert(document, PredictedMany)
-        one = msgspec.convert(document, Predicted)
-        return PredictedMany(model, one.seq, [one.score], [one.label], [one.probability])
+        return msgspec.convert(document, Predicted).as_many()
 
     def _predict_body(
         self, model: str, kind: str, body: bytes, query: Mapping[str, str]
@@ -169,6 +174,7 @@ def _joined(answers: list[PredictedMany]) -> PredictedMany:
     A body without a valid row has neither a seq nor probabilities of its own.
     """
     whole = answers[0]
+    join_fields(answers)
     scored = [one for one in answers if one.rejected != len(one.scores)]
     seq = min((one.seq for one in scored), default=0)
     has_probabilities = all(one.probabilities is not None for one in scored)

@@ -4,7 +4,7 @@ The rows are remembered for their late labels. They are scored before the cursor
 after a kill they may be scored again, which replaces the waiting row and learns nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,8 +99,9 @@ class Predictions:
             return
         bad = dict(reasons(answer.errors or ()))
         letters += [DeadLetter(rows[index][0], bad[index]) for index in sorted(bad)]
+        fields = answer.fields_of_features()
         records += [
-            _record(answer, index, id_) for index, id_ in enumerate(ids) if index not in bad
+            _record(answer, fields, index, id_) for index, id_ in enumerate(ids) if index not in bad
         ]
 
 
@@ -124,7 +125,9 @@ def _key(id_: bytes | None) -> bytes | None:
     return msgspec.json.decode(id_, type=str).encode()
 
 
-def _record(answer: PredictedMany, index: int, id_: bytes | None) -> Record:
+def _record(
+    answer: PredictedMany, fields: Mapping[str, Sequence[Any]], index: int, id_: bytes | None
+) -> Record:
     """A prediction: the fields of the API's answer, and the row's id, which is also the key."""
     value: dict[str, Any] = {
         "id": None if id_ is None else Raw(id_),
@@ -133,5 +136,6 @@ def _record(answer: PredictedMany, index: int, id_: bytes | None) -> Record:
     }
     if answer.probabilities is not None:
         value["probability"] = answer.probabilities[index]
+    value |= {name: values[index] for name, values in fields.items()}
     value |= {"model": answer.model, "seq": answer.seq}
     return Record(msgspec.json.encode(value), _key(id_))

@@ -1,6 +1,8 @@
 """Response types of learn and predict, with their OpenAPI schemas, and the ids of models."""
 
 import re
+from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -164,6 +166,22 @@ class Predicted(MaybeStale):
         dict[str, Labels] | UnsetType | None, about("With a list of levels: of each level.")
     ] = UNSET
 
+    def as_many(self) -> "PredictedMany":
+        """The same as the answer to a request of many rows with this one."""
+        whole = PredictedMany(self.model, self.seq, [self.score], [self.label], [self.probability])
+        for many, one in FIELDS_OF_FEATURES.items():
+            for name in (one, many):
+                if (value := getattr(self, name)) is not UNSET:
+                    setattr(whole, many, [value])
+        return whole
+
+
+FIELDS_OF_FEATURES = {"intervals": "interval", "sets": "set"}
+"""Fields that only some models have: names in answers of many rows, and of one.
+
+A value by level has the first name in both.
+"""
+
 
 class PredictedMany(MaybeStale):
     """Scores of many rows, in their order; null for refused rows, and where not finite."""
@@ -192,9 +210,22 @@ class PredictedMany(MaybeStale):
     def fields_of_features(self) -> dict[str, list[Any]]:
         """Fields that only some models have, by their names in an answer of one row."""
         fields = dict[str, list[Any]]()
-        for many, one in (("intervals", "interval"), ("sets", "set")):
+        for many, one in FIELDS_OF_FEATURES.items():
             values = getattr(self, many)
             if values is not UNSET:
                 has_levels = any(isinstance(value, dict) for value in values)
                 fields[many if has_levels else one] = values
         return fields
+
+
+def join_fields(answers: Sequence[PredictedMany]) -> None:
+    """Give the first answer the fields that only some models have, of the rows of all answers.
+
+    An answer without valid rows has none, so its rows have nulls.
+    """
+    for many in FIELDS_OF_FEATURES:
+        columns = [getattr(answer, many) for answer in answers]
+        if any(column is not UNSET for column in columns):
+            pairs = zip(answers, columns, strict=True)
+            values = [column or [None] * len(answer.scores) for answer, column in pairs]
+            setattr(answers[0], many, list(chain.from_iterable(values)))

@@ -24,21 +24,21 @@ EXAMPLE_SPEC = {
     "window": {"kind": "exponential", "beta": 0.9998},
     "features": {"kind": "indexed", "dim": 123},
 }
-_OF_EVERY = ("algorithm", "task", "features", "map", "scaling", "norm", "intercept", "seed")
+_OF_EVERY = (
+    "algorithm",
+    "task",
+    "features",
+    "map",
+    "scaling",
+    "norm",
+    "intercept",
+    "seed",
+    "labels",
+)
+_OF_ROWS = ("columns", "crosses", "pairs", "history")
+_OF_FEATURES = ("guard", "intervals", "segments")
 _FIELDS = sorted(
-    {
-        *_OF_EVERY,
-        "labels",
-        "guard",
-        "columns",
-        "crosses",
-        "pairs",
-        "history",
-        "intervals",
-        "segments",
-    }.union(  # fmt: skip
-        *(one.fields for one in ALGORITHMS.values())
-    )
+    {*_OF_EVERY, *_OF_ROWS, *_OF_FEATURES}.union(*(one.fields for one in ALGORITHMS.values()))
 )
 
 

@@ -218,8 +218,8 @@ def predict(
 ) -> None:
     """Score the rows of files, or one row. Labels in the files are ignored.
 
-    Prints CSV, one line per row: score, label, probability; empty fields for a refused row. With
-    --json one object per row.
+    Prints CSV, one line per row: score, label, probability, and the interval or set of a model that
+    has some; empty fields for a refused row. With --json one object per row.
 
     Examples:
 
@@ -236,7 +236,7 @@ def predict(
         is_flat = client.get(model).spec.get("columns") is not None
         row = texts if is_flat else _values(texts)
         result = client.predict(model, row, version=version, min_seq=min_seq)
-        write([(result.score, result.label, result.probability)])
+        write(_scored(result.as_many()))
         return
     named, empty = row_files(files or ["-"], form, None), list[NoRows]()
     for file in named:
@@ -307,26 +307,40 @@ def _values(texts: Mapping[str, str]) -> dict[str, Any]:
     return row
 
 
-def _scored(answer: PredictedMany) -> list[tuple[Any, Any, Any]]:
+Columns = Mapping[str, Sequence[Any]]
+
+
+def _scored(answer: PredictedMany) -> Columns:
     chances = answer.probabilities or [None] * len(answer.scores)
-    return list(zip(answer.scores, answer.labels, chances, strict=True))
+    columns: dict[str, list[Any]] = {"score": answer.scores, "label": answer.labels}
+    return columns | {"probability": chances} | answer.fields_of_features()
 
 
 def _records() -> Any:
+    """Writes CSV with the columns of the first rows; lists are JSON texts."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    header = [("score", "label", "probability")]
+    names = list[str]()
 
-    def write(rows: Sequence[tuple[Any, Any, Any]]) -> None:
-        writer.writerows(header + list(rows))
-        header.clear()
+    def write(columns: Columns) -> None:
+        if not names:
+            names.extend(columns)
+            writer.writerow(names)
+        nothing = [None] * len(columns["score"])
+        rows = zip(*[columns.get(name, nothing) for name in names], strict=True)
+        writer.writerows([_csv_value(value) for value in row] for row in rows)
 
     return write
 
 
+def _csv_value(value: Any) -> Any:
+    is_json = isinstance(value, list | dict)
+    return msgspec.json.encode(value).decode() if is_json else value
+
+
 def _objects() -> Any:
-    def write(rows: Sequence[tuple[Any, Any, Any]]) -> None:
-        for score, label, probability in rows:
-            print_json({"score": score, "label": label, "probability": probability})
+    def write(columns: Columns) -> None:
+        for row in zip(*columns.values(), strict=True):
+            print_json(dict(zip(columns, row, strict=True)))
 
     return write
 

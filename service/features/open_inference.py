@@ -2,7 +2,8 @@
 
 A model with indexed features has one input `x` of shape (n, dim). A model with hashed features has
 one input for each feature, of shape (n,) or (n, 1): numbers, booleans or strings, as data frames
-are sent. Outputs are those of POST /models/{id}/predict: `scores`, `labels`, `probabilities`.
+are sent. Outputs are those of POST /models/{id}/predict: `scores`, `labels`, `probabilities`, and
+`intervals` or `sets`, whose values are JSON texts.
 Rows follow the rules of that route, except that one bad row refuses the request. Tensors are JSON
 or binary, see codecs/tensors.py.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from msgspec import UNSET
 
 from dualstream import __version__
 from dualstream.service.api.common import registry_of
@@ -44,7 +46,7 @@ from dualstream.solvers.protocols.served_form import classes_of, gives_probabili
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.class_names import class_label
 from dualstream.wire.problem_json import Problem, RowError, quoted
-from dualstream.wire.schemas import PredictedMany
+from dualstream.wire.schemas import FIELDS_OF_FEATURES, PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
@@ -96,6 +98,9 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
         outputs.append(_column("labels", labels))
     if is_probable:
         outputs.append(_column("probabilities", "FP64"))
+    if model.replica.spec.get("intervals"):
+        is_number = model.row_schema.task == "regression"
+        outputs.append(_column("intervals" if is_number else "sets", "BYTES"))
     features = model.replica.spec["features"]
     inputs: list[dict[str, Any]] = [_column(name, "FP64") for name in names]
     if (reader := model.row_schema.columns) is not None:
@@ -233,6 +238,10 @@ def _outputs(predicted: PredictedMany, kind: str | None) -> dict[str, tuple[str,
         tensors["labels"] = kind, labels
     if predicted.probabilities is not None:
         tensors["probabilities"] = "FP64", list(predicted.probabilities)
+    for name in FIELDS_OF_FEATURES:
+        values = getattr(predicted, name)
+        if values is not UNSET:
+            tensors[name] = "BYTES", [msgspec.json.encode(value).decode() for value in values]
     return tensors
 
 
