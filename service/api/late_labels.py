@@ -178,7 +178,7 @@ class _LabelRequest:
         if receipt is not None:
             duplicates += [(labels[row].place, seq) for row, seq in receipt.duplicates]
             conflicts += [(labels[row].place, 0) for row in receipt.conflicts]
-        rejected = [] if receipt is None else _rejected(receipt, labels)
+        rejected = [] if receipt is None else _rejected(self._model, receipt, labels)
         errors = self._errors(labelled, conflicts, rejected)
         taken = 0 if receipt is None else receipt.placed.count
         if (
@@ -209,7 +209,7 @@ class _LabelRequest:
         (seq, count), answer = repeats, labelled.answer
         if answer is None:
             return Learned(self._model.record.id, seq, count, None, None, None, None, True)
-        rejected = _rejected_first(answer, labelled.journalled)
+        rejected = _rejected_first(self._model, answer, labelled.journalled)
         errors = self._errors(labelled, labelled.conflicts, rejected)
         refused = len(errors) + (0 if answer.rows is not None else answer.count - answer.learned)
         answered = learned_before(self._model, answer, refused, True)
@@ -304,25 +304,27 @@ def _learned(receipt: Receipt, column: Column | None) -> Column:
     return [] if column is None else where_not(receipt.rejected, column)
 
 
-def _rejected(receipt: Receipt, labels: Sequence[Label]) -> list[tuple[int, str]]:
+def _rejected(model: Model, receipt: Receipt, labels: Sequence[Label]) -> list[tuple[int, str]]:
     """Index in the request and reason of labels that were journalled and not learned."""
     rows = range(len(labels)) if receipt.rows is None else receipt.rows
     indices = indices_where(receipt.rejected)
-    why = rejection_reasons(len(rows), indices, receipt.set_aside)
-    return [(labels[rows[at]].place, reason) for at, reason in zip(indices, why, strict=True)]
+    refused = [labels[rows[at]] for at in indices]
+    texts = [label.y for label in refused]
+    why = rejection_reasons(model, len(rows), indices, texts, receipt.set_aside)
+    return [(label.place, reason) for label, reason in zip(refused, why, strict=True)]
 
 
-def _rejected_first(answer: Answer, journalled: Mapping[int, Label]) -> list[tuple[int, str]]:
+def _rejected_first(
+    model: Model, answer: Answer, journalled: Mapping[int, Label]
+) -> list[tuple[int, str]]:
     """`_rejected` of a repeated request."""
     if answer.rows is None:
         return []
-    numbers = answer.rows.rejected
-    why = rejection_reasons(answer.count, numbers, answer.rows.set_aside)
-    return [
-        (journalled[number].place, reason)
-        for number, reason in zip(numbers, why, strict=True)
-        if number in journalled
-    ]
+    numbers = [number for number in answer.rows.rejected if number in journalled]
+    refused = [journalled[number] for number in numbers]
+    texts = [label.y for label in refused]
+    why = rejection_reasons(model, answer.count, numbers, texts, answer.rows.set_aside)
+    return [(label.place, reason) for label, reason in zip(refused, why, strict=True)]
 
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:

@@ -288,9 +288,17 @@ def _finite_with(scores: Sequence[float | None], probabilities: Column) -> list[
     return [None if s is None else p for s, p in zip(scores, _finite(probabilities), strict=True)]
 
 
-def rejection_reasons(rows: int, rejected: Sequence[int], set_aside: int) -> list[str]:
-    """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine."""
-    return [NOT_FINITE if index < rows - set_aside else PAUSED for index in rejected]
+def rejection_reasons(
+    model: Model, rows: int, rejected: Sequence[int], labels: Sequence[Any], set_aside: int
+) -> list[str]:
+    """Why rows were not learned: of `rows`, the last `set_aside` went into quarantine.
+
+    labels  of the rejected rows
+    """
+    reasons = [NOT_FINITE if index < rows - set_aside else PAUSED for index in rejected]
+    if model.row_schema.task != "multiclass":
+        return reasons
+    return _with_class_limit(model, labels, reasons)
 
 
 def _not_learned(
@@ -298,10 +306,8 @@ def _not_learned(
 ) -> list[RowError]:
     if not rejected:
         return []
-    reasons = rejection_reasons(len(rows), rejected, set_aside)
-    if model.row_schema.task == "multiclass":
-        labels = parsed.labels
-        reasons = _with_class_limit(model, [labels[rows[index]] for index in rejected], reasons)
+    labels = [parsed.labels[rows[index]] for index in rejected]
+    reasons = rejection_reasons(model, len(rows), rejected, labels, set_aside)
     return [
         RowError(parsed.row_indices[rows[index]], "", reason)
         for index, reason in zip(rejected, reasons, strict=True)

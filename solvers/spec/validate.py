@@ -125,7 +125,8 @@ def _check_ages(rows: Spec, model: Spec) -> None:
 
 def resolve_model(spec: Mapping[str, Any]) -> Spec:
     """As `resolve_spec`, for one model or one member of a portfolio."""
-    choice = "portfolio" if all(name in _OF_ANY_PORTFOLIO for name in spec) else "dual_ascent"
+    is_portfolio = "members" in spec or all(name in _OF_ANY_PORTFOLIO for name in spec)
+    choice = "portfolio" if is_portfolio else "dual_ascent"
     algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
     stages_are_own = ALGORITHMS[algorithm].stages_are_own
     last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST

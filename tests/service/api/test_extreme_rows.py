@@ -302,6 +302,15 @@ def test_row_beyond_the_most_classes_is_refused_with_the_number_and_its_label(mo
         assert results == expected
     answer = model.post("/models/k/learn", json=samples[3]).json()
     assert answer["errors"][0]["reason"] == expected[0][1]
+    late = [{"x": ONE, "id": f"s{index}"} for index in range(7)]
+    assert model.post("/models/k/predict?remember=true", json=late).status_code == 200
+    late = [{"id": f"s{index}", "y": label} for index, label in enumerate(labels)]
+    for _ in range(2):
+        answer = model.post(
+            "/models/k/labels", json={"labels": late}, headers={"idempotency-key": "late"}
+        )
+        results = [(error["index"], error["reason"]) for error in answer.json()["errors"]]
+        assert results == expected, answer.text
 
 
 @pytest.mark.parametrize("spec", [{"members": "fast", "task": "regression"}, {"algorithm": "net"}])

@@ -257,6 +257,11 @@ def test_strength_replaces_rho():
     assert "strength" not in resolved(strength=None)
 
 
+def test_a_specification_with_members_is_of_a_portfolio():
+    with pytest.raises(InvalidSpec, match="'colour' is not a known field: it takes .*members"):
+        resolve_spec({"members": "fast", "colour": 1})
+
+
 def test_the_fields_that_an_algorithm_takes_are_named():
     with pytest.raises(InvalidSpec) as caught:
         resolved(surrogate="pil1")
