@@ -66,6 +66,7 @@ class Run:
         try:
             for block in self.schedule.blocks():
                 self._run_block(block)
+                self.rows.release_pages()
                 if on_block is not None:
                     on_block(self, block.stop)
         except KeyboardInterrupt:

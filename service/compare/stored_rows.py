@@ -4,6 +4,7 @@ A row takes 12 bytes for each encoded feature, 24 for label, weight and time, an
 of the peers' table and of a saved model.
 """
 
+import mmap
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class StoredRows:
         self._class_index: dict[str, int] = {}
         self._features = np.zeros(dim, np.bool_)
         self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._maps: list[mmap.mmap] = []
         self._starts: Ints = np.zeros(1, np.int64)
         self._order: Ints | None = None
 
@@ -98,9 +100,12 @@ class StoredRows:
             with _naming_folder():
                 file.flush()
             size = file.tell()
-            # The map stays when its file is closed, which deletes the file afterwards.
-            empty = np.empty(0, _TYPES[name])
-            self._columns[name] = np.memmap(file, _TYPES[name], "r") if size else empty
+            self._columns[name] = np.empty(0, _TYPES[name])
+            if size:
+                # The map stays when its file is closed, which deletes the file afterwards.
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._maps.append(mapped)
+                self._columns[name] = np.frombuffer(mapped, _TYPES[name])
         self.close()
         for name, width in self.widths.items():
             self._columns[name] = self._columns[name].reshape(-1, width)
@@ -174,6 +179,11 @@ class StoredRows:
             np.array(columns["weights"][rows]),
             self.dim,
         )
+
+    def release_pages(self) -> None:
+        """Take what was read out of memory; it is read from the files again."""
+        for mapped in self._maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Close the files. Rows that are finished can still be read."""

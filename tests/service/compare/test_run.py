@@ -1,6 +1,8 @@
 """A run by its definition: each row is predicted before its label is used, for everyone."""
 
+import re
 import tempfile
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -251,6 +253,28 @@ def test_the_estimate_knows_that_late_labels_arrive_in_small_groups(files):
         run, _ = prepare(files["binary"], Options(("linear",), delay=Span(delay)))
         assert _group_rows(run) == rows
         assert estimate_s(run) > 0.0
+
+
+def mapped_kb() -> int:
+    """Memory of mapped files that are deleted."""
+    with open("/proc/self/smaps") as file:
+        maps = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", file.read(), flags=re.MULTILINE)
+    deleted = [one for one in maps if "(deleted)" in one]
+    return sum(int(kb) for one in deleted for kb in re.findall(r"^Rss: +(\d+) kB", one, re.M))
+
+
+def test_rows_that_were_read_leave_memory():
+    rows = StoredRows(3, 3, {})
+    batch = Batch.from_dense(np.arange(300_000.0).reshape(-1, 3), np.ones(100_000))
+    with closing(rows):
+        rows.append(batch, {}, None)
+        rows.finish()
+    before = mapped_kb()
+    assert rows.batch(0, 100_000).values.tobytes() == batch.values.tobytes()
+    assert mapped_kb() > before + 3_000
+    rows.release_pages()
+    assert mapped_kb() < before + 100
+    assert rows.batch(70_000, 70_010).values.tobytes() == batch[70_000:70_010].values.tobytes()
 
 
 def test_a_full_folder_of_temporary_files_is_named(monkeypatch):
