@@ -121,6 +121,7 @@ clean:
 	rm -rf .venv .cache build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 
 $(STAMP)-core: pyproject.toml constraints.txt | $(BIN)/python

@@ -25,7 +25,13 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'dualstream' has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
+    try:
+        value = getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("numba", "numpy"):
+            raise
+        needs = f"{name} needs {missing.name}: pip install 'dualstream[server]'"
+        raise ModuleNotFoundError(needs, name=missing.name) from None
     globals()[name] = value
     return value
 

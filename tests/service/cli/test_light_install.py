@@ -87,6 +87,12 @@ CLIENT_COMMANDS = [
 ]
 
 
+def test_learners_name_the_package_that_they_need():
+    done = light("import dualstream\nprint(dualstream.Client)\ndualstream.make_learner")
+    assert done.stdout.startswith("<class")
+    assert "make_learner needs numba: pip install 'dualstream[server]'" in done.stderr
+
+
 def commands(*lines: str) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of commands, run without the server's packages."""
     program = """
