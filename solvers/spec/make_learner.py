@@ -92,6 +92,7 @@ def warm(*algorithms: str) -> int:
         "dualstream.solvers.profile",
         "dualstream.solvers.evaluation.guard.monitor",
         "dualstream.solvers.evaluation.intervals.calibration",
+        "dualstream.solvers.evaluation.segments.sums",
         "dualstream.solvers.portfolio.classes",
         "dualstream.solvers.nonlinear.boosted_classes",
         "dualstream.solvers.nonlinear.net_classes",
