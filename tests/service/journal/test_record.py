@@ -170,6 +170,7 @@ def test_a_row_has_the_same_bytes_alone_and_out_of_larger_arrays(rows):
         assert got.values.tobytes() == rows.values[start:end].tobytes()
 
 
+@examples(50)
 @given(rows(), keys, st.booleans())
 def test_a_sample_has_the_bytes_of_a_row_and_their_digest_without_key_and_names(
     rows, key, continues

@@ -127,7 +127,7 @@ def test_scaled_gradients_and_multipliers_come_near_the_golden_optimum(method, o
     assert result.beta == pytest.approx(case["beta"], abs=5e-3)
 
 
-@pytest.mark.parametrize(("m", "c"), [(800, 0.1), (800, 1.0), (800, 10.0), (1500, 1.0)])
+@pytest.mark.parametrize(("m", "c"), [(800, 0.1), (800, 10.0), (1500, 1.0)])
 def test_multipliers_converge_on_working_sets_nearly_at_their_bounds(m, c):
     """A coordinate that is nearly at a bound, but not at it, keeps psi delta away from 0."""
     rng = np.random.default_rng(m)
