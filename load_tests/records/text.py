@@ -90,7 +90,8 @@ CAVEATS = """\
 
 - The constants of `full` were chosen on streams of two classes, most of these among them. Past
   targets and the long memory of the trees were measured on bike, MetroTraffic, elevators and
-  DemandFnotNull while they were built. The other files of numbers were not used.
+  DemandFnotNull while they were built, pairs of numbers on bike. The other files of numbers were
+  not used.
 - Several files are in no order of time. They show how fast a learner learns, not how it follows
   a change.
 - 800 rows of abalone repeat the row 200 rows before, which the member `neighbours` finds. In

@@ -32,7 +32,8 @@ from dualstream.solvers.portfolio.contributions import mixed_contributions
 from dualstream.solvers.portfolio.late_kernels import FIRST, SECOND
 from dualstream.solvers.portfolio.late_rule import LateRule, first_late, late_parts, served_parts
 from dualstream.solvers.portfolio.members import MemberSet, has_weights
-from dualstream.solvers.portfolio.presets import Member, members_of
+from dualstream.solvers.portfolio.pairs import number_columns
+from dualstream.solvers.portfolio.presets import NUMBER_PAIRS, Member, members_of
 from dualstream.solvers.portfolio.retained_rows import RetainedRows
 from dualstream.solvers.portfolio.spec import MAX_MEMBERS, ModelFactory, read_member, read_name
 from dualstream.solvers.portfolio.weighting_kernels import N_OUT, ROW_LOSS, SCORE
@@ -58,6 +59,8 @@ from dualstream.solvers.rows.scalar import unknown_label
 
 _PIECE = 2048
 """Rows per piece; the members' scores of a piece are then discarded."""
+JOINS_AT = 512
+"""Rows after which the values of the columns are known well enough to choose some for pairs."""
 
 
 class Portfolio:
@@ -118,18 +121,25 @@ class Portfolio:
         n = len(batch)
         if classes and np.count_nonzero(batch.labels) < n:
             batch = batch.with_labels(np.where(batch.labels > 0.0, 1.0, -1.0))
-        columns = np.empty((2, n))
+        columns, last = np.empty((2, n)), 0
         # In pieces, so that the scores of all members stay in a cache.
-        for first in range(0, n, _PIECE):
-            last = min(first + _PIECE, n)
-            rows = batch if n <= _PIECE else batch[first:last]
+        while last < n:
+            first, last = last, min(last + self._rows_of_piece(), n)
+            rows = batch if last - first == n else batch[first:last]
             if classes:
                 part = None if outer_scores is None else outer_scores[first:last]
                 out = self._learn_run(rows, part)
             else:
                 out = self._learn_numbers(rows)
             columns[0, first:last], columns[1, first:last] = out[:, SCORE], out[:, ROW_LOSS]
+            if self._samples == JOINS_AT and self.spec.get("number_pairs"):
+                self._join_number_pairs()
         return Outcome(columns[0], columns[1], batch.weights > 0.0, np.zeros(n, np.bool_))
+
+    def _rows_of_piece(self) -> int:
+        """How many of the next rows are learned at once."""
+        before = JOINS_AT - self._samples
+        return before if 0 < before < _PIECE and self.spec.get("number_pairs") else _PIECE
 
     def predict_waiting(self, batch: Batch) -> tuple[Floats, Floats]:
         """See protocols/learner.py; rows keep (n, K + 4) numbers, see late_kernels.py."""
@@ -409,12 +419,26 @@ class Portfolio:
     def add_member(self, spec: Mapping[str, Any]) -> str:
         """See MemberLearner: the new member learns the retained rows and is calibrated on them."""
         member = self.check_add(spec)
+        self._join(member)
+        name: str = member["name"]
+        return name
+
+    def _join_number_pairs(self) -> None:
+        """Add the member that combines columns of small whole numbers, if there are any."""
+        rows, names = self._rows.rows(), self._members.names
+        columns = number_columns(rows)
+        has_room = NUMBER_PAIRS["name"] not in names and len(names) < MAX_MEMBERS
+        if columns and has_room and self._promoted is None:
+            steps, y = np.abs(np.diff(rows.labels)), rows.labels
+            follow = steps.mean() < np.abs(y - y.mean()).mean()
+            base = "last" if follow else "mean"
+            self._join({**NUMBER_PAIRS, "base": base, "pairs": columns})
+
+    def _join(self, member: Member) -> None:
         rows = self._rows.rows()
         self._return()
         self._members, scores, resets = self._members.joined(member, self.spec, rows)
         self._change_rules(lambda rule: rule.joined(member, scores, rows, resets))
-        name: str = member["name"]
-        return name
 
     def check_remove(self, name: str) -> None:
         """See MemberLearner."""

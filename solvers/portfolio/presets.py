@@ -244,6 +244,10 @@ PAIRS: Mapping[str, tuple[Member, ...]] = {
 }
 """What `fast` and `full` have besides with `pairs`: see pairs.py."""
 
+NUMBER_PAIRS = _corrector("number-pairs", "diagonal_newton", "mean", "none", gamma=0.999)
+"""What `fast` and `full` get in a stream of numbers with columns of small whole numbers, `pairs`.
+It corrects the last target instead if that is nearer to the next one than the mean is."""
+
 DROPPED = frozenset(member["name"] for member in (*EIGHT[1:-1], *PAIRS["binary"])) | {"splines"}
 """Members of `fast` and `full` that the portfolio of one class among many does not have."""
 

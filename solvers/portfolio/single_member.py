@@ -12,7 +12,7 @@ from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.online.rewind import Rewind
 from dualstream.solvers.portfolio.fused_members import Blueprint, Fused
-from dualstream.solvers.portfolio.pairs import shared_with_both, with_pairs
+from dualstream.solvers.portfolio.pairs import CATEGORIES, shared_with_both, with_pairs
 from dualstream.solvers.portfolio.presets import Member
 from dualstream.solvers.portfolio.spec import PAIR_CELLS
 from dualstream.solvers.portfolio.weighting_kernels import LEARNS, WAS_RESET
@@ -146,7 +146,9 @@ class KindMember:
     _FIRST = np.zeros(1, np.int64)
 
     def __init__(self, member: Member, dim: int, retain: int, reach: float) -> None:
-        self._width, self._has_pairs = dim, "pairs" in member
+        pairs = member.get("pairs", False)
+        self._width, self._has_pairs = dim, pairs is not False
+        self._columns = np.array(pairs, np.int64) if isinstance(pairs, list) else CATEGORIES
         width = dim + PAIR_CELLS if self._has_pairs else dim
         self._fused = Fused(Blueprint([member]), width, retain, reach)
         # The kernels take a member's target from a rule: for numbers from its base and scale.
@@ -167,14 +169,15 @@ class KindMember:
         return self._fused.predict(self._with_pairs(batch))[:, 0]
 
     def _with_pairs(self, batch: Batch) -> Batch:
-        return with_pairs(batch, self._width) if self._has_pairs else batch
+        return with_pairs(batch, self._width, self._columns) if self._has_pairs else batch
 
     def explain(self, row: Batch) -> Explanation:
         """See ModelMember."""
         scores, bases, features, contributions = self._fused.explain(self._with_pairs(row))
         base, shares = float(bases[0]), contributions[0]
         if self._has_pairs:
-            lacking, features, shares = shared_with_both(row, self._width, features, shares)
+            width, columns = self._width, self._columns
+            lacking, features, shares = shared_with_both(row, width, columns, features, shares)
             base += lacking
         return Explanation.of(scores[0], base, features, shares)
 
@@ -198,9 +201,12 @@ class KindMember:
     def form(self) -> Form:
         """See ModelMember."""
         if self._has_pairs:
+            kind, field = (
+                ("numbers", "number_pairs") if len(self._columns) else ("categories", "pairs")
+            )
             raise NotExpressible(
-                f"{self._fused.members[0]['name']!r} has learned pairs of categories, which a file "
-                'cannot compute: remove this member, or create a model with `"pairs": false`'
+                f"{self._fused.members[0]['name']!r} has learned pairs of {kind}, which a file "
+                f'cannot compute: remove this member, or create a model with `"{field}": false`'
             )
         return self._fused.form(0)
 

@@ -79,7 +79,18 @@ def read_portfolio(spec: Mapping[str, Any], task: str, resolve: Resolver) -> Spe
         "share": read_number(spec, "", "share", 0.001, 0.0, 0.5, "a number in [0, 0.5]"),
         "retain": read_whole(spec, "", "retain", 1000, 1, 100_000),
         **({"lags": lags} if task == "regression" else {}),
+        **_read_number_pairs(spec, task, members),
     }
+
+
+def _read_number_pairs(spec: Mapping[str, Any], task: str, members: str | list[Member]) -> Spec:
+    """Whether a preset gets a member with pairs of small whole numbers, see pairs.py."""
+    if task == "regression" and members in ("fast", "full"):
+        return {"number_pairs": read_flag(spec, "number_pairs", True)}
+    if "number_pairs" in spec:
+        allowed = "left out unless task is regression and members is fast or full"
+        raise InvalidSpec("/number_pairs", spec["number_pairs"], allowed)
+    return {}
 
 
 def _default_lags(task: str, members: str | list[Member]) -> int:
@@ -192,10 +203,24 @@ def _read_fused(member: Mapping[str, Any], task: str, width: int) -> Member:
         "scaling": lambda: read_scaling({"scaling": member.get("scaling", "balanced")}),
         "norm": lambda: read_choice(member, "norm", "none", ("none", "row", "running")),
     }
-    pairs = {"pairs": True} if read_flag(member, "pairs", False) else {}
-    if pairs and width > MAX_DIM - PAIR_CELLS:
-        raise InvalidSpec("/pairs", True, "false, as there is no index left for a pair")
+    pairs = _read_pairs_of_member(member, width)
     return {"kind": kind} | {name: readers[name]() for name in takes} | pairs
+
+
+def _read_pairs_of_member(member: Mapping[str, Any], width: int) -> Spec:
+    pairs = member.get("pairs", False)
+    if isinstance(pairs, list | tuple):
+        are_whole = all(isinstance(one, int) and not isinstance(one, bool) for one in pairs)
+        is_sound = are_whole and 2 <= len(pairs) <= MAX_ONES and sorted(set(pairs)) == [*pairs]
+        if not is_sound or pairs[0] < 0 or pairs[-1] >= width:
+            allowed = f"true, false, or 2 to {MAX_ONES} indices of features in increasing order"
+            raise InvalidSpec("/pairs", list(pairs), allowed)
+        pairs = list(pairs)
+    else:
+        pairs = read_flag(member, "pairs", False)
+    if pairs is not False and width > MAX_DIM - PAIR_CELLS:
+        raise InvalidSpec("/pairs", pairs, "false, as there is no index left for a pair")
+    return {} if pairs is False else {"pairs": pairs}
 
 
 def _read_loss(member: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]]) -> str | Spec:

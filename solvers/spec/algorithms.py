@@ -455,7 +455,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "portfolio": Algorithm(
         "dualstream.solvers.portfolio.learner",
         "Portfolio",
-        ("members", "memory", "eta", "share", "retain", "lags"),
+        ("members", "memory", "eta", "share", "retain", "lags", "number_pairs"),
         read_portfolio,
         stages_are_own=True,
         has_members=True,

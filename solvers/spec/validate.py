@@ -46,7 +46,7 @@ learn a stored model by the rules that it was created with."""
 # does not have, it is of dual ascent.
 _OF_ANY_PORTFOLIO = (
     *("task", "labels", "features", "members", "memory", "eta", "share", "retain", "lags"),
-    _GUARD,
+    *("number_pairs", _GUARD),
 )
 
 

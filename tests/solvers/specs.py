@@ -279,6 +279,12 @@ _SPECS: dict[str, dict[str, Any]] = {
         "retain": 20,
         **_REGRESSION,
     },
+    "portfolio-pairs-of-columns": {
+        "algorithm": "portfolio",
+        "members": [{"kind": "diagonal_newton", "base": "last", "pairs": [0, 2, 5]}, *_PAIRS],
+        "retain": 20,
+        **_REGRESSION,
+    },
     "portfolio-nonlinear": {"algorithm": "portfolio", "members": _NONLINEAR, "retain": 20},
     "portfolio-nonlinear-numbers": {
         "algorithm": "portfolio",

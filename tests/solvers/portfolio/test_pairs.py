@@ -14,7 +14,16 @@ from dualstream.solvers import (
     make_learner,
     resolve_spec,
 )
-from dualstream.solvers.portfolio.pairs import pair_cell, shared_with_both, with_pairs
+from dualstream.solvers.portfolio.learner import JOINS_AT
+from dualstream.solvers.portfolio.pairs import (
+    CATEGORIES,
+    MOST_NUMBER,
+    number_cell,
+    number_columns,
+    pair_cell,
+    shared_with_both,
+    with_pairs,
+)
 from dualstream.solvers.portfolio.spec import MAX_ONES, PAIR_CELLS
 
 SHOPS, ARTICLES, N = 12, 10, 1500
@@ -55,7 +64,7 @@ def losses(learner):
 def test_two_entries_of_value_1_are_a_pair():
     rng = np.random.default_rng(0)
     x = rng.choice([0.0, 1.0, 2.5], (50, 20))
-    rows = with_pairs(Batch.from_dense(x, np.zeros(50)), 20)
+    rows = with_pairs(Batch.from_dense(x, np.zeros(50)), 20, CATEGORIES)
     for i, row in enumerate(x):
         indices = rows.indices[rows.indptr[i] : rows.indptr[i + 1]]
         ones = np.flatnonzero(row == 1.0)[:MAX_ONES].tolist()
@@ -147,7 +156,7 @@ def test_a_pair_counts_half_for_each_of_its_features():
         assert explained.score == pytest.approx(explained.base + explained.contributions.sum())
     new = Batch.from_dense([[1.0, 1.0, 0.0]], [0.0])
     features, contributions = np.array([1, 3 + pair_cell(0, 1)]), np.array([2.0, 0.5])
-    lacking, features, shared = shared_with_both(new, 3, features, contributions)
+    lacking, features, shared = shared_with_both(new, 3, CATEGORIES, features, contributions)
     assert (lacking, features.tolist(), shared.tolist()) == (0.5, [1], [2.0])
     assert len(learner.member_weights("paired")[0]) == DIM
     with pytest.raises(NotExpressible, match="pairs"):
@@ -198,7 +207,121 @@ def test_presets_have_pairs_if_columns_are_categories():
         ({**COLUMNS, "pairs": 1}, "/pairs"),
         (spec_of(members=[{"kind": "prior", "pairs": True}]), "/members/0/pairs"),
         (wide, "/members/1/pairs"),
+        *(
+            (spec_of(members=[{"kind": "dual_ascent", "pairs": pairs}]), "/members/0/pairs")
+            for pairs in ([1], [2, 1], [1, 1], [0, DIM], [-1, 1], [0, True], list(range(9)))
+        ),
     ):
         with pytest.raises(InvalidSpec) as error:
             resolve_spec(wrong)
         assert error.value.field == field
+
+
+def test_two_small_whole_numbers_are_a_pair():
+    rng = np.random.default_rng(0)
+    columns = np.array([0, 3, 4, 9])
+    x = rng.choice([0.0, 1.0, 7.0, MOST_NUMBER, MOST_NUMBER + 1.0, 2.5, -1.0], (200, 12))
+    rows = with_pairs(Batch.from_dense(x, np.zeros(200)), 12, columns)
+    for i, row in enumerate(x):
+        begin, end = rows.indptr[i], rows.indptr[i + 1]
+        pairs = [
+            12 + number_cell(number, int(row[a]), int(row[b]))
+            for number, (a, b) in enumerate(combinations(columns, 2))
+            if {row[a], row[b]} <= {0.0, 1.0, 7.0, MOST_NUMBER}
+        ]
+        assert rows.indices[begin:end].tolist() == [*np.flatnonzero(row), *pairs]
+        np.testing.assert_array_equal(
+            rows.values[begin:end], [*row[row != 0.0], *[1.0] * len(pairs)]
+        )
+    assert number_cell(MAX_ONES * (MAX_ONES - 1) // 2 - 1, MOST_NUMBER, MOST_NUMBER) < PAIR_CELLS
+
+
+def columns_of(*columns):
+    """The choice among columns, each repeated to 60 rows."""
+    return number_columns(
+        Batch.from_dense(np.stack([np.resize(c, 60) for c in columns], axis=1), np.zeros(60))
+    )
+
+
+def test_columns_of_small_whole_numbers_are_chosen():
+    hour, flag, real = np.arange(24.0), [0.0, 1.0], [0.5, 1.0, 2.0]
+    assert columns_of(real, hour, flag, [1.0]) == [1, 2, 3]
+    assert columns_of([0.0], hour) == []
+    assert columns_of(flag, flag, [2.0, 3.0]) == []
+    assert columns_of(hour, real, hour + 8.0, -hour) == [0, 2]
+    assert columns_of(hour, real, hour + 9.0, -hour) == []
+    flags = [flag] * MAX_ONES
+    assert columns_of(*flags, hour) == []
+    assert columns_of(*flags, hour, [5.0, 6.0, 7.0]) == [MAX_ONES, MAX_ONES + 1]
+    assert columns_of(*[hour] * (MAX_ONES + 1)) == []
+    assert number_columns(Batch.from_dense(np.zeros((0, 3)), [])) == []
+
+
+def demand(rows=JOINS_AT + 700, seed=0):
+    """Rows of hour, weekday and a number, in no order, with a target for each hour of a weekday."""
+    rng = np.random.default_rng(seed)
+    hour, weekday = rng.integers(0, 24, rows), rng.integers(0, 7, rows)
+    level = rng.normal(size=(24, 7))
+    x = np.stack([hour, weekday, rng.normal(size=rows)], axis=1)
+    return Batch.from_dense(x, level[hour, weekday] + 0.1 * rng.normal(size=rows))
+
+
+def numbers_spec(**fields):
+    features = {"kind": "indexed", "dim": 3}
+    return resolve_spec({"task": "regression", "members": "fast", "features": features, **fields})
+
+
+def test_a_stream_with_columns_of_small_whole_numbers_gets_a_member_for_their_pairs():
+    spec, batch = numbers_spec(), demand()
+    whole, single, before = make_learner(spec), make_learner(spec), make_learner(spec)
+    scores = whole.learn(batch).scores
+    first = single.learn(batch[: JOINS_AT - 2]).scores
+    before.restore(single.state())
+    last = [before.learn(batch[i : i + 1]).scores[0] for i in range(JOINS_AT - 2, JOINS_AT + 3)]
+    assert before.names[-1] == "number-pairs" and len(before.names) == len(single.names) + 1
+    after = make_learner(spec)
+    after.restore(before.state())
+    rest = after.learn(batch[JOINS_AT + 3 :]).scores
+    np.testing.assert_array_equal(scores, [*first, *last, *rest])
+    assert_same_state(whole.state(), after.state())
+    view = whole.members()[-1]
+    assert (view.spec["pairs"], view.spec["base"]) == ([0, 1], "mean")
+    assert view.rolling_loss < 0.9 * losses(whole)["net"]
+    for row in (batch[:1], Batch.from_dense([[0.0, 0.0, 1.0]], [0.0])):
+        explained = explain(whole, row)
+        assert set(explained.features.tolist()) <= set(range(3))
+        assert explained.score == pytest.approx(explained.base + explained.contributions.sum())
+    walk = make_learner(spec)
+    walk.learn(batch.with_labels(np.cumsum(batch.labels))[:JOINS_AT])
+    assert walk.members()[-1].spec["base"] == "last"
+    with pytest.raises(NotExpressible, match="number_pairs"):
+        whole.member_form("number-pairs")
+    whole.remove_member("number-pairs")
+    whole.learn(batch[:50])
+    assert "number-pairs" not in whole.names
+
+
+def test_no_member_for_pairs_of_numbers_joins():
+    batch = demand(JOINS_AT)
+    learner = make_learner(numbers_spec(number_pairs=False))
+    learner.learn(batch)
+    assert "number-pairs" not in learner.names
+    real = Batch.from_dense(np.full((5, 3), 0.5), np.zeros(5))
+    learner = make_learner(numbers_spec())
+    learner.learn(real)
+    learner.learn(batch[: JOINS_AT - 5])
+    assert "number-pairs" not in learner.names
+    promoted, named = make_learner(numbers_spec()), make_learner(numbers_spec())
+    promoted.promote("net")
+    named.add_member({"name": "number-pairs", "algorithm": "splines"})
+    for one in (promoted, named):
+        names = one.names
+        one.learn(batch)
+        assert one.names == names
+    for wrong in ({"task": "binary"}, {"members": "ten"}, {"algorithm": "sgd"}):
+        spec = {"task": "regression", **wrong, "number_pairs": True}
+        with pytest.raises(InvalidSpec) as error:
+            resolve_spec(spec)
+        assert error.value.field == "/number_pairs"
+    assert resolve_spec({"task": "regression"})["number_pairs"] is True
+    assert "number_pairs" not in resolve_spec({"task": "regression", "members": "ten"})
