@@ -8,8 +8,8 @@ has had yet takes those of column 0. It learns each batch first, and what spline
 rows alone (nonlinear/spline_columns.py) is shared by all classes.
 
 With many classes their own members take most of the time, and the shared ones predict most of what
-can be predicted. So after the row that brings class number FULL + 1, all portfolios of a preset
-drop the members of presets.DROPPED.
+can be predicted. So before the row that brings class number FULL + 1, all portfolios of a preset
+drop the members of presets.DROPPED, and the new class is a copy that never had them.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -55,6 +55,8 @@ class PortfolioClasses(OneVsRest):
         """(n, 1 + K, S): scores of the shared members, while rows are learned."""
 
     def _add_class(self) -> None:
+        if len(self.learners) == FULL and self._dropped:
+            self._drop()
         super()._add_class()
         for scorer in self.scorers:
             scorer.add_class()
@@ -66,27 +68,13 @@ class PortfolioClasses(OneVsRest):
         """See OneVsRest."""
         cast(Portfolio, learner).share_columns(cast(Portfolio, first))
 
-    def _learn_known(
-        self, batch: Batch, class_ids: Ints, is_met: bool
-    ) -> tuple[Floats, Floats, Flags, Flags]:
-        if is_met and len(self.learners) == FULL + 1 and self._dropped:
-            first = self._learn_with_all(batch[:1], class_ids[:1], True)
-            self._drop()
-            if len(batch) == 1:
-                return first
-            rest = self._learn_with_all(batch[1:], class_ids[1:], False)
-            a, b, c, d = zip(first, rest, strict=True)
-            join = np.concatenate
-            return join(a, axis=1), join(b), join(c), join(d)
-        return self._learn_with_all(batch, class_ids, is_met)
-
     def _drop(self) -> None:
         """Drop the members that the portfolios of many classes do not have."""
         for one in (self.none_of_them, *self.learners):
             portfolio = cast(Portfolio, one)
             portfolio.drop([name for name in portfolio.names if name in self._dropped])
 
-    def _learn_with_all(
+    def _learn_known(
         self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
         scores = [scorer.learn(batch, class_ids, is_met) for scorer in self.scorers]

@@ -155,7 +155,7 @@ def names_of_classes(learner):
 
 
 @pytest.mark.parametrize("members", ["fast", "full"])
-def test_portfolios_of_many_classes_drop_members_after_the_row_with_one_class_too_many(members):
+def test_portfolios_of_many_classes_drop_members_at_the_row_with_one_class_too_many(members):
     rows = many_classes()
     first = 1 + int(np.flatnonzero(rows.labels == FULL)[0])
     learner = of_many(members)
