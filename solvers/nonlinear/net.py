@@ -139,6 +139,13 @@ class NetLayers:
             self._e, self._h = np.empty((N_ENTRY, room)), np.empty((1, room))
             self._idx, self._val = np.empty(room, np.int32), np.empty(room)
 
+    def _arrays_for(self, batch: Batch) -> tuple[Ints, Floats, Floats]:
+        """Slots, entries and values for a read, which leaves the learner's own as they are."""
+        room = batch.longest + int(self._k[HELD]) + 1
+        if room <= len(self._slots):
+            return self._slots, self._e, self._h
+        return np.empty(room, np.int64), np.empty((N_ENTRY, room)), np.empty((1, room))
+
     def _make_room(self, entries: int) -> None:
         used, capacity = int(self._k[USED]), int(self._k[HELD])
         if used + entries > len(self._touched) <= MAX_FEATURES:
@@ -246,17 +253,18 @@ class Net(NetLayers, NonlinearLearner):
 
     def predict(self, batch: Batch) -> Floats:
         """See Learner."""
+        return self._scored(batch)[0]
+
+    def _scored(self, batch: Batch) -> tuple[Floats, Ints, Floats]:
+        """The scores, and of the last row the slots and values of its entries."""
         batch.check_width(self._dim)
-        scores = np.empty(len(batch))
-        longest = batch.nnz if len(batch) == 1 else int(np.diff(batch.indptr).max(initial=0))
-        self._fit_row(longest + int(self._k[HELD]))
+        scores, (slots, e, h) = np.empty(len(batch)), self._arrays_for(batch)
         _kernels.score_rows(
             batch.indptr, batch.indices, batch.values, scores, self._is_binary, self._buckets,
             self._touched, self._table, self._dense, self._is_here, self._f, self._k, BASES,
-            self._starts, self._slots, self._e, self._h, self._first, self._second,
-            self._third, self._z, self._q,
+            self._starts, slots, e, h, self._first, self._second, self._third, self._z, self._q,
         )  # fmt: skip
-        return scores
+        return scores, slots, h
 
     def _score_form(self) -> NetForm:
         used, units, f = int(self._k[USED]), self._units, self._f
@@ -281,15 +289,15 @@ class Net(NetLayers, NonlinearLearner):
 
         The score is linear in h near the row, so the base is what this linear function is at h = 0.
         """
-        score = self.predict(row)[0]
-        # `predict` leaves the row and the outputs of the units in the scratch arrays.
-        n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
+        (score,), row_slots, row_values = self._scored(row)
+        # This leaves the outputs of the units in the scratch arrays.
+        n = entries_of_last_row(len(row.indices), row_slots, self._dense[: self._k[HELD]])
         n_units, last = len(self._z), len(self._q)
         of_last = np.where(self._q > 0.0, self._third[2], 0.0)
         of_units = (self._second[:, :last] * of_last).sum(axis=1)
         of_units = np.where(self._z > 0.0, of_units, 0.0)
-        entries = np.flatnonzero(self._slots[:n] >= 0)
-        slots, h = self._slots[entries], self._h[0, entries]
+        entries = np.flatnonzero(row_slots[:n] >= 0)
+        slots, h = row_slots[entries], row_values[0, entries]
         slopes = (self._table[slots, :n_units] * of_units).sum(axis=1)
         unit = 1.0 if self._is_binary else math.sqrt(self._f[SPREAD])
         contributions = unit * slopes * h

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
-from dualstream.solvers.features.column_table import HELD
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.nonlinear import net_class_kernels as _kernels
 from dualstream.solvers.nonlinear.class_scorer import ClassScorer
@@ -81,13 +80,11 @@ class NetClasses(NetLayers, ClassScorer):
         """See ClassScorer."""
         batch.check_width(self._dim)
         margins = np.empty((len(batch), 1 + self.classes))
-        longest = int(np.diff(batch.indptr).max(initial=0))
-        self._fit_row(longest + int(self._k[HELD]))
+        slots, e, h = self._arrays_for(batch)
         _kernels.score_rows(
             batch.indptr, batch.indices, batch.values, margins, self._buckets, self._touched,
             self._table, self._dense, self._is_here, self._f, self._k, BASES, self._starts,
-            self._slots, self._e, self._h, self._first, self._second, self._third, self._outputs,
-            self._z, self._q,
+            slots, e, h, self._first, self._second, self._third, self._outputs, self._z, self._q,
         )  # fmt: skip
         return self._odds(margins)
 

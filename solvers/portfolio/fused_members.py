@@ -288,33 +288,43 @@ class Fused:
 
     def predict(self, batch: Batch) -> Floats:
         """Scores (n, K); labels are ignored."""
+        return self._scored(batch)[0]
+
+    def _scored(self, batch: Batch) -> tuple[Floats, Ints, Floats]:
+        """The scores, and of the last row the slots and values of its entries."""
         plan = self._plan
         scores = np.empty((len(batch), len(self.members)))
-        longest = int(np.diff(batch.indptr).max(initial=0))
-        self._fit_row(longest + int(self._k[HELD]))
+        slots, e, h = self._slots, self._e, self._h
+        room = batch.longest + int(self._k[HELD]) + 1
+        if room > len(slots):
+            # A read leaves the arrays of the learner as they are.
+            slots, e, h = (
+                np.empty(room, np.int64),
+                np.empty((N_ENTRY, room)),
+                np.empty((len(h), room)),
+            )
         _fused.score_rows(
             batch.indptr, batch.indices, batch.values, self._reach, self._buckets, self._touched,
             self._table, self._dense, self._is_here, self._f, self._k, plan.what, plan.numbers,
-            plan.inputs, plan.bases, plan.starts, self._slots, self._e, self._h, self._squares,
-            self._factors, scores,
+            plan.inputs, plan.bases, plan.starts, slots, e, h, self._squares, self._factors, scores,
         )  # fmt: skip
-        return scores
+        return scores, slots, h
 
     def explain(self, row: Batch) -> tuple[Floats, Floats, Ints, Floats]:
         """Scores (K,) of one row, bases (K,), features (n,) in any order, contributions (K, n).
 
         See protocols/explanation.py; numbers need not be finite.
         """
-        scores = self.predict(row)[0]
-        # `predict` leaves the row and the factors of the inputs in the scratch arrays.
-        n = entries_of_last_row(len(row.indices), self._slots, self._dense[: self._k[HELD]])
+        (scores,), row_slots, row_values = self._scored(row)
+        # This leaves the factors of the inputs in the scratch array.
+        n = entries_of_last_row(len(row.indices), row_slots, self._dense[: self._k[HELD]])
         what, numbers = self._plan.what, self._plan.numbers
-        entries = np.flatnonzero(self._slots[:n] >= 0)
-        slots = self._slots[entries]
+        entries = np.flatnonzero(row_slots[:n] >= 0)
+        slots = row_slots[entries]
         scale = np.ones(len(self.members))
         rising = what[:, KIND] == RISING
         scale[rising] /= numbers[rising, STRENGTH] * math.sqrt(float(self._f[ROWS]) + 1.0)
-        h = self._h[what[:, BASE]][:, entries]
+        h = row_values[what[:, BASE]][:, entries]
         factors = scale * self._factors[what[:, INPUT]]
         contributions = factors[:, None] * (h * self._table[slots, : len(what)].T)
         bases = scale * self._table[0, : len(what)]

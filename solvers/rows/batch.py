@@ -141,6 +141,13 @@ class Batch:
         """Number of stored entries."""
         return len(self.values)
 
+    @property
+    def longest(self) -> int:
+        """Number of entries of the longest row."""
+        if len(self) == 1:
+            return len(self.values)
+        return int(np.diff(self.indptr).max(initial=0))
+
     def check_width(self, dim: int) -> None:
         """Raise ShapeMismatch unless the rows have the width of a model."""
         if self.dim != dim:

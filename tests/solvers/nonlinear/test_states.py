@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, CorruptState
+from dualstream.service.models.sizeof import bytes_of
+from dualstream.solvers import Batch, CorruptState, explain
 from dualstream.solvers.portfolio.weighting_state import Rule
 from tests.solvers.nonlinear.streams import learner_of, waves
 
@@ -114,3 +115,22 @@ def test_the_stack_outlives_huge_weights(classes, heavy):
     p, w = rule.stack[:4, :4], rule.stack[4]
     assert np.abs(w).max() < 100.0
     assert np.linalg.eigvalsh(0.5 * (p + p.T)).min() > 0.0
+
+
+@pytest.mark.parametrize("spec", [{"members": "fast"}, {"members": "fast", "task": "multiclass"}])
+def test_a_prediction_of_a_long_row_does_not_make_a_learner_larger(spec):
+    learner = learner_of(900, **spec)
+    few = waves(60, 900)
+    rows = Batch.from_dense(
+        np.where(np.arange(900) < 5, few.values.reshape(60, 900), 0.0), few.labels
+    )
+    if "task" in spec:
+        rows = rows.with_labels((rows.labels > 0.0).astype(np.float64), ("a", "b"))
+    learner.learn(rows)
+    size = bytes_of(learner)
+    scores = learner.predict(few)
+    one_by_one = [learner.predict(few[i : i + 1]) for i in range(60)]
+    np.testing.assert_array_equal(scores, np.concatenate(one_by_one))
+    explained = explain(learner, few[:1])
+    assert explained.score == pytest.approx(explained.base + explained.contributions.sum())
+    assert bytes_of(learner) == size
