@@ -14,7 +14,7 @@ export function number(value) {
 }
 
 export const percent = (ratio) =>
-  ratio == null || Number.isNaN(ratio) ? "–" : `${(100 * ratio).toFixed(ratio < 0.1 ? 2 : 1)} %`;
+  ratio == null || Number.isNaN(ratio) ? "–" : `${(100 * ratio).toFixed(Math.abs(ratio) < 0.1 ? 2 : 1)} %`;
 
 // A percentage on an axis, where ticks are round numbers.
 export const share = (ratio) => `${number(100 * ratio)} %`;
