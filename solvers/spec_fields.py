@@ -10,6 +10,8 @@ from typing import Any
 from dualstream.solvers.errors import InvalidSpec
 
 Spec = dict[str, Any]
+COSTS = "costs"
+"""Field with the costs of mistakes."""
 INTERVALS = "intervals"
 """Field with which a model asks for prediction intervals and sets."""
 SEGMENTS = "segments"

@@ -148,6 +148,17 @@ class Predicted(MaybeStale):
     score: float | None
     label: int | float | bool | str | None
     probability: float | None
+    alert: Annotated[
+        bool | UnsetType | None,
+        about("Models with `alert_rate`: whether the score is above the threshold."),
+    ] = UNSET
+    threshold: Annotated[
+        float | UnsetType | None,
+        about(
+            "Models with `alert_rate`: scores above it alert. Null if no row alerts now, or every"
+            " row does."
+        ),
+    ] = UNSET
     remembered: Remembered = UNSET
     explanation: Annotated[
         Explanation | UnsetType | None,
@@ -171,12 +182,17 @@ class Predicted(MaybeStale):
         whole = PredictedMany(self.model, self.seq, [self.score], [self.label], [self.probability])
         for many, one in FIELDS_OF_FEATURES.items():
             for name in (one, many):
-                if (value := getattr(self, name)) is not UNSET:
+                if (value := getattr(self, name, UNSET)) is not UNSET:
                     setattr(whole, many, [value])
         return whole
 
 
-FIELDS_OF_FEATURES = {"intervals": "interval", "sets": "set"}
+FIELDS_OF_FEATURES = {
+    "intervals": "interval",
+    "sets": "set",
+    "alerts": "alert",
+    "thresholds": "threshold",
+}
 """Fields that only some models have: names in answers of many rows, and of one.
 
 A value by level has the first name in both.
@@ -191,6 +207,13 @@ class PredictedMany(MaybeStale):
     scores: list[float | None]
     labels: list[int | float | bool | str | None]
     probabilities: list[float | None] | None
+    alerts: Annotated[
+        list[bool | None] | UnsetType, about("Models with `alert_rate`: as `alert` of one row.")
+    ] = UNSET
+    thresholds: Annotated[
+        list[float | None] | UnsetType,
+        about("Models with `alert_rate`: as `threshold` of one row."),
+    ] = UNSET
     remembered: Remembered = UNSET
     rejected: int | UnsetType = UNSET
     errors: list[dict[str, Any]] | UnsetType = UNSET

@@ -36,7 +36,7 @@ _OF_EVERY = (
     "labels",
 )
 _OF_ROWS = ("columns", "crosses", "pairs", "history")
-_OF_FEATURES = ("guard", "intervals", "segments")
+_OF_FEATURES = ("alert_rate", "costs", "guard", "intervals", "segments")
 _FIELDS = sorted(
     {*_OF_EVERY, *_OF_ROWS, *_OF_FEATURES}.union(*(one.fields for one in ALGORITHMS.values()))
 )

@@ -1,5 +1,6 @@
 """Parsed rows of a request body: valid rows in CSR layout, invalid rows as errors."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -196,6 +197,21 @@ def inputs_alone(schema: RowSchema, rows: ListedRows) -> ListedRows:
     entering.labels = [Batch.UNLABELLED] * len(rows)
     entering.weights = [0.0] * len(rows)
     return entering
+
+
+def with_scores(rows: Rows, scores: np.ndarray, served_parts: np.ndarray) -> Rows:
+    """Observed rows with scores (n,) and what features keep of them (n, m).
+
+    Empty rows enter nothing, so they have none.
+    """
+    enters = np.diff(rows.indptr) > 0
+    scores = np.where(enters, scores, np.nan)
+    served_parts = np.where(enters[:, None], served_parts, np.nan)
+    if isinstance(rows, Batch):
+        return dataclasses.replace(rows, served=scores, served_parts=served_parts)
+    rows.served_scores = scores.tolist()
+    rows.served_parts = [tuple(parts) for parts in served_parts.tolist()]
+    return rows
 
 
 class ParsedRows(msgspec.Struct):

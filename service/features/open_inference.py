@@ -46,7 +46,7 @@ from dualstream.solvers.protocols.served_form import classes_of, gives_probabili
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.class_names import class_label
 from dualstream.wire.problem_json import Problem, RowError, quoted
-from dualstream.wire.schemas import FIELDS_OF_FEATURES, PredictedMany
+from dualstream.wire.schemas import PredictedMany
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
 
@@ -101,6 +101,8 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
     if model.replica.spec.get("intervals"):
         is_number = model.row_schema.task == "regression"
         outputs.append(_column("intervals" if is_number else "sets", "BYTES"))
+    if model.replica.spec.get("alert_rate"):
+        outputs.append(_column("alerts", "BOOL"))
     features = model.replica.spec["features"]
     inputs: list[dict[str, Any]] = [_column(name, "FP64") for name in names]
     if (reader := model.row_schema.columns) is not None:
@@ -238,7 +240,9 @@ def _outputs(predicted: PredictedMany, kind: str | None) -> dict[str, tuple[str,
         tensors["labels"] = kind, labels
     if predicted.probabilities is not None:
         tensors["probabilities"] = "FP64", list(predicted.probabilities)
-    for name in FIELDS_OF_FEATURES:
+    if predicted.alerts is not UNSET:
+        tensors["alerts"] = "BOOL", list(predicted.alerts)
+    for name in ("intervals", "sets"):
         values = getattr(predicted, name)
         if values is not UNSET:
             tensors[name] = "BYTES", [msgspec.json.encode(value).decode() for value in values]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dualstream.service.codecs import ListedRows
-from dualstream.service.codecs.parsed_rows import inputs_alone
+from dualstream.service.codecs.parsed_rows import inputs_alone, with_scores
 from dualstream.service.concurrency import run_short_here
 from dualstream.service.journal.protocol import (
     Journal,
@@ -44,7 +44,7 @@ from dualstream.service.journal.record import (
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.replica.first_responses import Answer, answer_without_rows
-from dualstream.service.replica.requests import Receipt, Request
+from dualstream.service.replica.requests import Receipt, Request, served_columns
 from dualstream.solvers import Batch
 from dualstream.solvers.evaluation import late_label_scores
 from dualstream.solvers.evaluation.late_label_scores import MAX_SERVED_CLASSES
@@ -308,6 +308,9 @@ async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wai
         waiting = await run_short_here(is_short, served.waiting, wait)
         return await journal.remember(model.record.id, model.record.incarnation, waiting)
     entering = inputs_alone(model.row_schema, served.rows)
+    if model.replica.parts.follows_observed:
+        of_features = [one.of_features for one in served.kept if one.of_features is not None]
+        with_scores(entering, np.array(served.scores), np.concatenate(of_features))
     request = await run_short_here(is_short, _observing, entering, served.waiting(wait))
     receipt = await model.submit(request)
     return receipt.placed.count
@@ -317,7 +320,8 @@ def _observing(entering: ListedRows, waiting: Sequence[NewPendingRow]) -> Reques
     """A request that journals what enters of each row, and stores the row for its label."""
     parts = []
     for row, pending in enumerate(waiting):
-        body = encode_rows(entering.indptr[row : row + 2], entering.indices, entering.values)
+        columns = entering.indptr[row : row + 2], entering.indices, entering.values
+        body = encode_rows(*columns, **served_columns(entering, row, row + 1))
         parts.append(Part(body, 1, pending.key, pending=pending))
     return Request(parts, entering)
 

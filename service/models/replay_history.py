@@ -111,7 +111,7 @@ class ReplicaOfOtherHistory(Replica):
         """Learn and count rows of the journal; the first is at `first_seq`."""
         kinds = np.where(np.isnan(batch.labels), _OBSERVED, _ORDINARY)
         if batch.served is not None:
-            kinds[~np.isnan(batch.served)] = _LATE
+            kinds[~np.isnan(batch.served) & ~np.isnan(batch.labels)] = _LATE
         edges = {0, len(batch), *(np.flatnonzero(np.diff(kinds)) + 1).tolist()}
         if self._late is not None:
             # Rows are served from the state before the row at `edge`.
@@ -135,7 +135,8 @@ class ReplicaOfOtherHistory(Replica):
             seqs = range(first_seq, first_seq + len(batch))
             rows = Batch.concat([self._served.pop(seq) for seq in seqs])
         else:
-            rows = self._converted(batch)
+            # Scores that observed rows bring are of the other history.
+            rows = replace(self._converted(batch), served=None, served_parts=None)
         return super().learn_rows(rows, first_seq)
 
     def _serve(self, seq: int) -> None:

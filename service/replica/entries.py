@@ -133,7 +133,7 @@ def as_batch(rows: Rows, dim: int, first_seq: int = 0, absent: AbsentSeqs | None
     if rows.labels is None:  # observed
         labels, weights = np.full(len(rows), np.nan), np.zeros(len(rows))
         columns = (rows.indptr, rows.indices, rows.values, labels, weights)
-        return Batch.of_columns(*columns, dim)
+        return Batch.of_columns(*columns, dim, (), rows.served_scores, rows.served_parts)
     weights = shared_ones(len(rows)) if rows.weights is None else rows.weights
     before = None
     if rows.earlier is not None and absent is not None:

@@ -14,6 +14,8 @@ from dualstream.service.replica.parts import Parts, StatePart
 from dualstream.solvers import InvalidSpec
 
 FEATURE_FIELDS = {
+    "alert_rate": "decisions",
+    "costs": "decisions",
     "guard": "guard",
     "history": "history",
     "intervals": "intervals",

@@ -52,6 +52,8 @@ class StatePart:
 
     prefixes: ClassVar[tuple[str, ...]]
     """First words of the names of its arrays, up to the dot."""
+    follows_observed = False
+    """Do observed rows bring their scores, and what `served` returned? Only with `served`."""
     served_width = 0
     """Columns of `served`; a function of the specification."""
     first_served: int
@@ -194,6 +196,7 @@ class Parts:
         "absent",
         "answers",
         "check_learning",
+        "follows_observed",
         "forgetting",
         "gate",
         "on_ids",
@@ -214,6 +217,7 @@ class Parts:
         self.on_ids = [part.on_ids for part in self._overriding("on_ids")]
         self.check_learning = [part.check_learning for part in self._overriding("check_learning")]
         self.answers = [part.answers for part in self._overriding("answers")]
+        self.follows_observed = any(part.follows_observed for part in self)
         self.served_width = 0
         for part in self._overriding("served"):
             part.first_served = self.served_width

@@ -90,6 +90,7 @@ class Request(msgspec.Struct):
             names=names,
             key=key,
             fingerprint=fingerprint,
+            **(served_columns(rows, 0, len(rows)) if observed else {}),
         )
         return cls([Part(body, len(rows), key, fingerprint)], rows, key, names)
 
@@ -119,6 +120,8 @@ def _parts(
             "weights": None if observed else rows.weights[first:stop],
             "names": rows.names_of(first, stop),
         }
+        if observed:
+            more |= served_columns(rows, first, stop)
         if id_ is not None:
             own = make_key(kind, id_)
             continues = key is not None
@@ -133,6 +136,15 @@ def _parts(
         belongs = continues or (is_whole and first > 0)
         yield Part(body, stop - first, own, mark, belongs, is_whole and not belongs)
         first = stop
+
+
+def served_columns(rows: Rows, first: int, stop: int) -> dict[str, Any]:
+    """The scores that observed rows bring, as arguments of an encoder; mostly none."""
+    scores: Any = rows.served if isinstance(rows, Batch) else rows.served_scores
+    parts: Any = rows.served_parts
+    if scores is None or not len(scores):
+        return {}
+    return {"served_scores": scores[first:stop], "served_parts": parts[first:stop]}
 
 
 def _are_observed(rows: Rows) -> bool:

@@ -46,7 +46,7 @@ class Ages:
             moves |= np.isnan(batch.labels)  # observed
         kinds = moves.astype(np.uint8)
         if batch.served is not None:
-            kinds[~np.isnan(batch.served)] = _SERVED
+            kinds[~np.isnan(batch.served) & ~np.isnan(batch.labels)] = _SERVED
         return self._transformed(batch, kinds)
 
     def peek(self, batch: Batch) -> Batch:

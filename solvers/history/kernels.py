@@ -545,7 +545,7 @@ def apply_rows(
         if is_binary:
             label, before = unit_of(label), unit_of(before)
         replaces = before == before
-        is_late = served.shape[0] > 0 and served[i] == served[i]
+        is_late = served.shape[0] > 0 and served[i] == served[i] and label == label
         is_labelled = label == label and weights[i] > 0.0
         is_observed = not label == label and indptr[i] < indptr[i + 1]
         enters = learns and not is_late and (is_labelled or is_observed)

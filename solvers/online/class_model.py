@@ -25,7 +25,7 @@ from dualstream.solvers.online.rewind import Rewind, learn_in_pieces
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import MAX_CLASSES
-from dualstream.solvers.spec_fields import INTERVALS
+from dualstream.solvers.spec_fields import COSTS, INTERVALS
 
 _PIECE = 2048
 """Rows per piece: the scores of all classes of a piece are in memory at once."""
@@ -153,7 +153,7 @@ class ClassModel:
     def __init__(self, spec: Mapping[str, Any], classes: KnownClasses) -> None:
         self.spec = spec
         self._known = classes
-        classes.gives_losses = INTERVALS in spec
+        classes.gives_losses = INTERVALS in spec or COSTS in spec
         self._rewind = Rewind(classes, row_is_whole=False)
 
     def learn(self, batch: Batch) -> Outcome:

@@ -56,8 +56,8 @@ class Outcome:
     columns: Batch | None = None
     """The rows with the columns of their history, as the learner behind it received them."""
     class_losses: Floats | None = None
-    """Multiclass, of a specification with intervals: (n, K) -log of the probability of each class,
-    or of the share of its sigmoid without probabilities; NaN of a class that was not known."""
+    """Multiclass, of a specification with intervals or costs: (n, K) -log of the probability of
+    each class, or of the share of its sigmoid without probabilities; NaN of an unknown class."""
     marks: dict[str, Bytes] | None = None
     """Whether each row counts in a rate of this name, by other parts of a model's state: 1, 0, or
     UNMARKED."""

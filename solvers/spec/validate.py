@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualstream.solvers.errors import InvalidSpec
+from dualstream.solvers.evaluation.decisions.spec import ALERT_RATE, read_decisions
 from dualstream.solvers.evaluation.guard.spec import FIELD as _GUARD, read_guard
 from dualstream.solvers.evaluation.intervals.spec import read_intervals
 from dualstream.solvers.evaluation.segments.spec import read_segments
@@ -23,6 +24,7 @@ from dualstream.solvers.rows.hashing import hash_names
 from dualstream.solvers.spec.algorithms import ALGORITHMS
 from dualstream.solvers.spec.violations import with_all_violations
 from dualstream.solvers.spec_fields import (
+    COSTS,
     INTERVALS,
     SEGMENTS,
     Spec,
@@ -50,7 +52,10 @@ _OF_ANY_PORTFOLIO = (
 )
 
 
-_OF_ROWS = ("columns", "crosses", "pairs", _HISTORY, INTERVALS, SEGMENTS, "spec_version")
+_OF_ROWS = (
+    *("columns", "crosses", "pairs", _HISTORY, INTERVALS, SEGMENTS, COSTS, ALERT_RATE),
+    "spec_version",
+)
 """Fields that are not of the learner."""
 _TWO_LABELS = "two different strings, [negative, positive]"
 
@@ -77,7 +82,8 @@ def _resolve(spec: Mapping[str, Any]) -> Spec:
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
     intervals = read_intervals(spec)
     rows = _rows(spec, resolved) | ({} if intervals is None else {INTERVALS: intervals})
-    return resolved | rows | {"spec_version": version}
+    decisions = read_decisions(spec, resolved)
+    return resolved | rows | decisions | {"spec_version": version}
 
 
 def _rows(spec: Mapping[str, Any], model: Spec) -> Spec:

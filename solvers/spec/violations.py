@@ -23,8 +23,12 @@ _OTHERS: Mapping[str, Any] = {"task": "regression", "features": {"kind": "indexe
 _DEPENDENT: Mapping[str, frozenset[str]] = {
     "algorithm": frozenset().union(*(one.fields for one in ALGORITHMS.values())) - {"seed"},
     "task": frozenset(
-        ("algorithm", "loss", "labels", "refit", "members", "guard", "history", "lags")
+        (
+            *("algorithm", "loss", "labels", "refit", "members", "guard", "history", "lags"),
+            *("costs", "alert_rate"),
+        )
     ),
+    "loss": frozenset(("costs",)),
     "features": frozenset(("map", "basis")),
 }
 

@@ -1,7 +1,9 @@
 """POST /models/{id}/observe: rows without a label enter the history."""
 
 import asyncio
+from functools import partial
 
+import numpy as np
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET
 
@@ -9,7 +11,8 @@ from dualstream.service.api import request_rows
 from dualstream.service.api.common import IdempotencyKey, registry_of
 from dualstream.service.api.responses import NO_ROWS, PAUSED, first_errors, refusal
 from dualstream.service.api.views import answer
-from dualstream.service.codecs import ParsedRows, parse_body, without_rows
+from dualstream.service.codecs import ParsedRows, as_batch, parse_body, without_rows
+from dualstream.service.codecs.parsed_rows import with_scores
 from dualstream.service.http.openapi import returns
 from dualstream.service.http.rate_limits import admit_rows
 from dualstream.service.http.request_body import read_body
@@ -18,7 +21,11 @@ from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.models.model import Model
 from dualstream.service.models.problems import key_reused
 from dualstream.service.models.sources import learn_batch
+from dualstream.service.replica.parts import Scored
+from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import Receipt
+from dualstream.solvers import Batch
+from dualstream.solvers.jit import Floats
 from dualstream.wire.problem_json import Problem, RowError
 from dualstream.wire.schemas import Duplicate, Learned, SourceNext
 from dualstream.wire.sources import HEADER, Source
@@ -69,6 +76,8 @@ async def observe(
         model = await registry.get(model_id)
         _check_has_history(model)
         parsed = await _parse(model, head, body)
+        if model.replica.parts.follows_observed and parsed.row_indices:
+            await _score(model, head, body, parsed)
         request_rows.count_refused(registry.counters, model, parsed)
         if not is_admitted:
             await admit_rows(request.scope, parsed.count)
@@ -101,6 +110,31 @@ async def _parse(model: Model, head: Head, body: bytes) -> ParsedRows:
     if request_rows.is_parsed_inline(schema, body):
         return parse_body(*arguments, labelled=False)
     return await asyncio.to_thread(parse_body, *arguments, labelled=False)
+
+
+async def _score(model: Model, head: Head, body: bytes, parsed: ParsedRows) -> None:
+    """Let the rows bring their scores by the present state, as remembered ones do.
+
+    Rows that cannot be predicted bring none.
+    """
+    whole = await request_rows.parse(model, head, body, labelled=False)
+    row_of = {index: row for row, index in enumerate(whole.row_indices)}
+    rows = [row_of.get(index, -1) for index in parsed.row_indices]
+    replica = model.replica
+    async with replica.serving():
+        pieces = await replica.scored(partial(_served_by, replica), as_batch([whole.rows]))
+    scores, kept = map(np.concatenate, zip(*pieces, strict=True))
+    none = np.full((1, kept.shape[1]), np.nan)  # of row -1
+    scores, kept = np.append(scores, np.nan)[rows], np.vstack([kept, none])[rows]
+    parsed.rows = with_scores(parsed.rows, scores, kept)
+
+
+def _served_by(replica: Replica, batch: Batch) -> tuple[Floats, Floats]:
+    scores = replica.learner.predict(batch)
+    probabilities = replica.learner.probabilities(scores)
+    kept = replica.parts.served(Scored(batch, scores, probabilities, None))
+    assert kept is not None
+    return scores, kept
 
 
 async def _submit(

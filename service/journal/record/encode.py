@@ -54,8 +54,7 @@ def encode_rows(
         content.append(column)
     if served_parts is not None:
         columns |= f.SERVED_PARTS
-        parts = np.asarray(served_parts, f.FLOAT64)
-        content.append(_byte(parts.shape[1]) + parts.tobytes())
+        content.append(_served_parts(served_parts))
     return _part(0, columns, len(indptr) - 1, content, key, fingerprint, continues)
 
 
@@ -69,18 +68,24 @@ def encode_sample(
     names: Sequence[tuple[int, str]],
     key: bytes,
     continues: bool,
+    served_scores: Floats | None = None,
+    served_parts: Sequence[Sequence[float]] | npt.NDArray[np.float64] | None = None,
 ) -> tuple[bytes, bytes]:
     """Encode one row with a key of its own; also return its fingerprint.
 
     The fingerprint is of the row alone: names are only journalled by the worker that sees them
-    first.
+    first, and a repeated request has other scores.
     """
     columns, content = _rows(indptr, indices, values, labels, weights)
     plain = _part(0, columns, 1, content, None, None, False)
     fingerprint = hashlib.sha256(plain).digest()[: f.FINGERPRINT_BYTES]
-    if names:
-        columns |= f.NAMES
-        content.append(_rare(None, None, None, names)[1])
+    if names or served_scores is not None:
+        kind, column = _rare(None, served_scores, None, names)
+        columns |= kind
+        content.append(column)
+    if served_parts is not None:
+        columns |= f.SERVED_PARTS
+        content.append(_served_parts(served_parts))
     return _part(0, columns, 1, content, key, fingerprint, continues), fingerprint
 
 
@@ -352,6 +357,11 @@ def _texts(texts: Any) -> bytes:
 def _width(largest: int) -> int:
     """Width of a number in bytes: 1, 2 or 4."""
     return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
+
+
+def _served_parts(served_parts: Sequence[Sequence[float]] | npt.NDArray[np.float64]) -> bytes:
+    parts = np.asarray(served_parts, f.FLOAT64)
+    return _byte(parts.shape[1]) + parts.tobytes()
 
 
 def _rare(

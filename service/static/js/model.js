@@ -4,6 +4,7 @@ import { Problem, call, showError, modelPath } from "./api.js";
 import { columnsPart } from "./columns.js";
 import { contents } from "./contents.js";
 import { card, facts, h, since, tile } from "./dom.js";
+import { decisionsPart } from "./decisions.js";
 import { driftPart } from "./drift.js";
 import { compared, errorOf, lossOf, nameOf } from "./errors.js";
 import { listen } from "./events.js";
@@ -42,13 +43,14 @@ export async function showModel(root, id, tab, signal, ready) {
   const members = membersPart(id, view.created, signal);
   const inside = contents(id, spec, signal);
   const drift = driftPart();
+  const decisions = decisionsPart(spec, signal);
   const segments = segmentsPart(id, spec, signal);
   const versions = versionsPart(id, signal, () => reload());
   const refits = refitsCard(id, spec, signal);
   const predict = predictPart(id, spec);
   const empty = firstSteps(id, spec);
   const history = historyOf(id, signal);
-  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard,
+  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard, decisions.elements,
     plots.rankingCard, plots.gapCard, plots.rateCard, plots.delayCard);
   const grid = (...children) => h("div", { class: "grid" }, children);
   const tabs = new Tabs(id, {
@@ -124,6 +126,7 @@ export async function showModel(root, id, tab, signal, ready) {
     const error = errorOf(event.rolling);
     [live.error, live.baseline] = [error.value, error.baselines[0]?.value];
     tiles.show(event);
+    decisions.add(event);
     pause.update(event.paused);
     showStatus();
     // After a rollback or a drift event the timeline has changed, and after a control the history.

@@ -53,6 +53,8 @@ def without(name: str) -> tuple[Feature, ...]:
 
 
 FIELDS = {
+    "alert_rate": {"alert_rate": 0.01},
+    "costs": {"costs": {"false_negative": 5}, "loss": "logistic"},
     "guard": {"guard": {"mode": "pause"}},
     "intervals": {"intervals": {"coverage": 0.9}},
     "refit": {"refit": {"every": 100}},
