@@ -23,14 +23,16 @@ from typing import Any
 
 import httpx
 
-from dualstream.service.cli.demo.adult import adult_lines
+from dualstream.service.cli.demo.adult import adult_lines, sample_of
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.features import ALL
+from dualstream.service.http.api_keys import new_key
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import Journal, ModelRecord
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from load_tests.measure import Row, children_cpu_seconds, cpu_seconds, interleaved
+from load_tests.span_receiver import SAMPLER, receiver
 from tests.history import HistoryBroken, check_history
 from tests.redis_server import running_redis
 
@@ -38,6 +40,7 @@ ROOT = Path(__file__).parent.parent
 CONNECTIONS = 64
 SECONDS = 3
 SPEC = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
+FULL = {"features": {"kind": "hashed"}}
 SERVER_CORE, GENERATOR_CORE = "0", "1"
 
 
@@ -53,6 +56,7 @@ class Side:
     server_cpu: list[float] = field(default_factory=list)
     """Microseconds of the server's CPU time per request, of each run."""
     void: str = ""
+    api_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,38 +72,77 @@ class Load:
 
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="dualstream-bench-") as folder, ExitStack() as stack:
-        bodies = Path(folder) / "bodies"
-        bodies.write_text("\n".join(map(as_json, adult_lines()[:5000])) + "\n")
+        lines = adult_lines()[:5000]
+        bodies, named = Load(Path(folder) / "bodies"), Load(Path(folder) / "named")
+        bodies.bodies.write_text("\n".join(map(as_json, lines)) + "\n")
+        named.bodies.write_text("\n".join(map(named_json, lines)) + "\n")
         redis = stack.enter_context(running_redis(appendfsync="everysec"))
         os.sched_setaffinity(redis.pid, {int(GENERATOR_CORE)})
+        specs = {"bench": SPEC, "named": FULL}
+        sqlite = stack.enter_context(serving(f"sqlite:///{folder}/bench.db", "normal", specs))
+        with_limits = stack.enter_context(limited(f"sqlite:///{folder}/limited.db"))
+        plain = stack.enter_context(peer("load_tests.peers.plain:app"))
         sides = {
-            "SQLite normal": stack.enter_context(ours(f"sqlite:///{folder}/bench.db", "normal")),
+            "SQLite normal": sqlite["bench"],
             "Redis everysec": stack.enter_context(ours(redis.url, "everysec")),
-            "FastAPI": stack.enter_context(peer("load_tests.peers.plain:app")),
+            "limits": with_limits,
+            "full": sqlite["named"],
+            "FastAPI": plain,
+            "FastAPI, named": Side(plain.url, plain.server, "/models/named/learn"),
         }
         figures = interleaved(
-            {name: partial(send, Load(bodies), side) for name, side in sides.items()}
+            {
+                name: partial(send, named if name in ("full", "FastAPI, named") else bodies, side)
+                for name, side in sides.items()
+            }
         )
-        return [compare(store, sides, figures) for store in ("SQLite normal", "Redis everysec")]
+    singles = f"durable single-sample JSON learn, {CONNECTIONS} connections, one worker"
+    return [
+        compare(f"{singles}, {what}", sides, figures, (name, theirs), gate, goal)
+        for name, theirs, what, gate, goal in COMPARED
+    ]
 
 
-def compare(store: str, sides: dict[str, Side], figures: dict[str, list[float]]) -> Row:
-    share = max(sides[store].generator_share)
-    void = sides[store].void or ("the generator was the limit" if share > 0.9 else "")
+COMPARED: tuple[tuple[str, str, str, float | None, float | None], ...] = (
+    ("SQLite normal", "FastAPI", "SQLite normal", 2.5, 3.5),
+    ("Redis everysec", "FastAPI", "Redis everysec", 2.5, 3.5),
+    (
+        "limits",
+        "FastAPI",
+        "SQLite normal, with API key, rate limits, access log, traces of 1 %",
+        None,
+        None,
+    ),
+    ("full", "FastAPI, named", "SQLite normal, the default model, named features", 1.5, 2.2),
+)
+"""Our side, the peer, what it is, gate and goal."""
+
+
+def compare(
+    what: str,
+    sides: Mapping[str, Side],
+    figures: Mapping[str, list[float]],
+    names: tuple[str, str],
+    gate: float | None,
+    goal: float | None,
+) -> Row:
+    side, theirs = (sides[name] for name in names)
+    share = max(side.generator_share)
+    void = side.void or theirs.void or ("the generator was the limit" if share > 0.9 else "")
     return Row(
-        f"durable single-sample JSON learn, {CONNECTIONS} connections, one worker, {store}",
+        what,
         "requests/s",
-        figures[store],
+        figures[names[0]],
         "FastAPI + pydantic, keeps nothing",
-        figures["FastAPI"],
-        gate=1.5,
-        goal=2.0,
+        figures[names[1]],
+        gate=gate,
+        goal=goal,
         notes=[
             f"generator's CPU share at most {share:.0%} (ours), "
-            f"{max(sides['FastAPI'].generator_share):.0%} (peer)"
+            f"{max(theirs.generator_share):.0%} (peer)"
         ],
         void=void,
-        cpu=(min(sides[store].server_cpu), min(sides["FastAPI"].server_cpu)),
+        cpu=(min(side.server_cpu), min(theirs.server_cpu)),
     )
 
 
@@ -107,6 +150,11 @@ def as_json(line: bytes) -> str:
     label, *pairs = line.decode().split()
     x = {index: float(value) for index, value in (pair.split(":") for pair in pairs)}
     return json.dumps({"x": x, "y": int(label)}, separators=(",", ":"))
+
+
+def named_json(line: bytes) -> str:
+    """A row as a user writes it: 14 named features."""
+    return json.dumps(sample_of(line), separators=(",", ":"))
 
 
 def pinned(core: str) -> list[str]:
@@ -118,6 +166,21 @@ def ours(store: str, durability: str) -> Iterator[Side]:
     """Dualstream on a store, with a model named `bench`."""
     with serving(store, durability, {"bench": SPEC}) as sides:
         yield sides["bench"]
+
+
+@contextmanager
+def limited(store: str) -> Iterator[Side]:
+    """Dualstream with an API key, its rate limits, an access log and traces of 1 %."""
+    api_key, key = new_key("bench", "admin", (), 999_999_999, 999_999_999)
+    settings = {"DUALSTREAM_KEYS": key.line(), "DUALSTREAM_ACCESS_LOG": "all", **SAMPLER}
+    flags = ["--durability", "normal", "--keep-records", "1000000000"]
+    with receiver() as (spans, _), open(os.devnull, "w") as log:
+        env = {**settings, "OTEL_EXPORTER_OTLP_ENDPOINT": spans}
+        with ServerProcess(store, flags, env, pinned(SERVER_CORE), stderr=log) as server:
+            create(server.url, "bench", SPEC, api_key)
+            check = partial(checked, store, "bench")
+            target = "/models/bench/learn"
+            yield Side(server.url, server.process.pid, target, check, api_key=api_key)
 
 
 @contextmanager
@@ -144,9 +207,10 @@ def serving(
         }
 
 
-def create(url: str, model: str, spec: Mapping[str, Any]) -> None:
+def create(url: str, model: str, spec: Mapping[str, Any], api_key: str = "") -> None:
     """Create a model. The first of a family on a machine waits for its kernels."""
-    httpx.put(f"{url}/models/{model}", json=spec, timeout=240).raise_for_status()
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    httpx.put(f"{url}/models/{model}", json=spec, headers=headers, timeout=240).raise_for_status()
 
 
 @contextmanager
@@ -205,6 +269,7 @@ def send(what: Load, side: Side) -> float:
                 "CONTENT_TYPE": what.content_type,
                 "ACKS": acks.name,
                 "TARGET": side.target,
+                "API_KEY": side.api_key,
                 "LD_LIBRARY_PATH": str(ROOT / ".cache/wrk/usr/lib/x86_64-linux-gnu"),
             },
             capture_output=True,

@@ -5,7 +5,6 @@ of its time. Rows for our kernel are in memory as a batch, as they leave the ser
 separate row adds the parsing of LIBSVM text.
 """
 
-import json
 import os
 import tempfile
 import time
@@ -19,7 +18,7 @@ import httpx
 import numpy as np
 from vowpalwabbit import Workspace
 
-from dualstream.service.cli.demo.adult import adult_lines, sample_of
+from dualstream.service.cli.demo.adult import adult_lines
 from dualstream.service.codecs import parse_json
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch, make_learner, resolve_spec
@@ -38,6 +37,7 @@ from load_tests.http import (
     as_json,
     checked,
     create,
+    named_json,
     send,
     serving,
 )
@@ -159,11 +159,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "eight": {**SPECS["eight"], "features": {"kind": "hashed"}},
 }
 BULK = {**SPECS["eight"], "features": INDEXED}
-
-
-def named_json(line: bytes) -> str:
-    """A row as a user writes it: 14 named features."""
-    return json.dumps(sample_of(line), separators=(",", ":"))
 
 
 def http_rows() -> list[Row]:

@@ -4,22 +4,19 @@ The server runs on core 0; wrk and the receiver of the spans run on core 1.
 """
 
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest.mock import patch
 
 from dualstream.service.cli.demo.adult import adult_lines
 from load_tests.http import CONNECTIONS, GENERATOR_CORE, Load, Side, as_json, ours, send
 from load_tests.measure import Row, interleaved, on_core
+from load_tests.span_receiver import SAMPLER, receiver
 
 TITLE = "Tracing"
 ROUNDS, SECONDS = 25, 2
 """Many short rounds: the sizes of commit groups, and so the cost per request, vary between them."""
-SAMPLER = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
 
 
 def rows() -> list[Row]:
@@ -51,26 +48,6 @@ def cost(bodies: Path, side: Side) -> float:
     """Microseconds of the server's CPU per request."""
     send(Load(bodies, seconds=SECONDS), side)
     return side.server_cpu[-1]
-
-
-@contextmanager
-def receiver() -> Iterator[tuple[str, list[int]]]:
-    """An endpoint that accepts spans: its URL, and the size of each request."""
-    received: list[int] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(len(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", received
-        server.shutdown()
 
 
 def about() -> list[str]:

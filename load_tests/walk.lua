@@ -1,6 +1,6 @@
 -- Walks through recorded bodies, checks each status, and writes down the seq of each answer.
 -- Environment: BODIES a file, of which LINES lines are a body (what is left over is not sent), of
--- the type CONTENT_TYPE; ACKS where the seqs go.
+-- the type CONTENT_TYPE; ACKS where the seqs go; API_KEY may be empty.
 
 local bodies, held, lines = {}, {}, tonumber(os.getenv("LINES"))
 for line in io.lines(os.getenv("BODIES")) do
@@ -16,6 +16,9 @@ local at = 0
 wrk.method = "POST"
 wrk.path = os.getenv("TARGET")
 wrk.headers["Content-Type"] = os.getenv("CONTENT_TYPE")
+
+local key = os.getenv("API_KEY")
+if key and key ~= "" then wrk.headers["Authorization"] = "Bearer " .. key end
 
 bad = 0
 

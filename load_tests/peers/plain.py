@@ -14,3 +14,13 @@ class Sample(BaseModel):
 @app.post("/models/bench/learn")
 async def learn(sample: Sample) -> dict[str, bool]:
     return {"ok": True}
+
+
+class NamedSample(BaseModel):
+    x: dict[str, float | str]
+    y: float
+
+
+@app.post("/models/named/learn")
+async def learn_named(sample: NamedSample) -> dict[str, bool]:
+    return {"ok": True}
