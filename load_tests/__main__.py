@@ -49,8 +49,8 @@ def main(names: list[str], only: list[str]) -> bool:
     Returns whether no row takes over a tenth more CPU against its peer than in RESULTS.md.
     """
     rows: list[Row] = []
-    sections: dict[str, list[str]] = {}
     losses: list[str] = []
+    first = set(FIRST) if FIRST <= set(names or BENCHMARKS) else set()
     for name in names or BENCHMARKS:
         print(f"{name} ...", flush=True)
         began = time.monotonic()
@@ -64,19 +64,18 @@ def main(names: list[str], only: list[str]) -> bool:
         losses += more_cpu(section(RESULTS.read_text(), title), table(matching))
         if hasattr(module, "about"):
             drawn = [module.draw(matching), ""] if hasattr(module, "draw") and not only else []
-            sections[module.TITLE] = [*table(matching), "", *drawn, *module.about()]
-        else:
+            lines = [*table(matching), "", *drawn, *module.about()]
+            if only:
+                print("\n".join([machine(), *lines]))
+            else:  # at once, because a later benchmark may fail
+                lines = [*about(names), "", *lines] if names else lines
+                RESULTS.write_text(with_section(RESULTS.read_text(), title, lines))
+        elif name in first:
             rows += matching
-    if only:
-        print("\n".join([machine(), *sum(sections.values(), [])]))
-    else:
-        text = RESULTS.read_text()
-        if FIRST <= set(names or BENCHMARKS):
-            text = with_head(text, [*about(names), "", *table(rows)])
-        for title, lines in sections.items():
-            text = with_section(text, title, [*about(names), "", *lines] if names else lines)
-        RESULTS.write_text(text)
-        print(f"wrote {RESULTS}")
+            first.remove(name)
+            if not first:
+                head = [*about(names), "", *table(rows)]
+                RESULTS.write_text(with_head(RESULTS.read_text(), head))
     print(*losses, sep="\n")
     return not losses
 
