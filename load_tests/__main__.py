@@ -36,6 +36,7 @@ BENCHMARKS = (
     "stalls",
     "tables",
     "tracing",
+    "waiting",
 )
 FIRST = {"kernel", "http", "start", "learners"}
 """Those of the first table, which is written if all of them run."""
