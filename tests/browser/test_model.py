@@ -392,6 +392,36 @@ def test_numbers_and_classes_have_pages_too(page: Page, server: httpx.Client, sc
 
 
 @ON_A_DESKTOP
+def test_intervals_show_their_coverage(page: Page, server: httpx.Client, screenshot):
+    price, kind = named(page, "interval"), named(page, "sets")
+    create(server, price, task="regression", intervals={"coverage": [0.8, 0.95]})
+    create(server, kind, task="multiclass", algorithm="sgd", features="hashed", loss="logistic",
+           intervals={"coverage": 0.9})  # fmt: skip
+    rows = samples(400)
+    page.goto(f"/#/models/{price}")
+    for end in range(100, 401, 100):
+        some = rows[end - 100 : end]
+        learn(server, price, [row | {"y": row["x"]["heat"] * 3} for row in some])
+        learn(server, kind, [row | {"y": ["a", "b", "c"][n % 3]} for n, row in enumerate(some)])
+    one = card(page, "Intervals")
+    table = one.get_by_role("region", name="Intervals by level")
+    expect(table.get_by_role("row")).to_have_count(3)
+    figures = server.get(f"/models/{price}/metrics").json()["intervals"]
+    expect(table.get_by_role("row").nth(1)).to_contain_text("80 %")
+    expect(table.get_by_role("row").nth(1)).to_contain_text(f"{100 * figures[0]['coverage']:.1f} %")
+    expect(one).to_contain_text("within 95 %")
+    predict = card(page, "Try a prediction")
+    predict.get_by_role("button", name="Predict").click()
+    expect(predict).to_contain_text("80 % interval: ")
+    screenshot(page, "intervals")
+    page.goto(f"/#/models/{kind}")
+    expect(card(page, "Sets of labels")).to_contain_text("within 90 %")
+    predict.get_by_role("button", name="Predict").click()
+    expect(predict).to_contain_text("90 % set: ")
+    screenshot(page, "sets")
+
+
+@ON_A_DESKTOP
 def test_a_paused_model_says_so_and_learns_on(page: Page, server: httpx.Client, screenshot):
     model = named(page, "guarded")
     guard = {"mode": "pause", "every": 20, "after": 100, "deviations": 1}

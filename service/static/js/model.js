@@ -10,6 +10,7 @@ import { compared, errorOf, lossOf, nameOf } from "./errors.js";
 import { listen } from "./events.js";
 import { ago, count, number, percent, rate, seconds, time } from "./format.js";
 import { historyOf } from "./history.js";
+import { hasIntervals, intervalsPart } from "./intervals.js";
 import { hasMembers, membersPart } from "./members.js";
 import { ModelPlots } from "./model_plots.js";
 import { pauseNotice } from "./pauses.js";
@@ -50,7 +51,8 @@ export async function showModel(root, id, tab, signal, ready) {
   const predict = predictPart(id, spec);
   const empty = firstSteps(id, spec);
   const history = historyOf(id, signal);
-  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard, decisions.elements,
+  const intervals = hasIntervals(spec) ? intervalsPart(spec, signal) : null;
+  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard, decisions.elements, intervals?.element ?? "",
     plots.rankingCard, plots.gapCard, plots.rateCard, plots.delayCard);
   const grid = (...children) => h("div", { class: "grid" }, children);
   const tabs = new Tabs(id, {
@@ -127,6 +129,7 @@ export async function showModel(root, id, tab, signal, ready) {
     [live.error, live.baseline] = [error.value, error.baselines[0]?.value];
     tiles.show(event);
     decisions.add(event);
+    intervals?.add(event);
     pause.update(event.paused);
     showStatus();
     // After a rollback or a drift event the timeline has changed, and after a control the history.

@@ -3,6 +3,7 @@
 import { Problem, call, modelPath } from "./api.js";
 import { bar, card, copyButton, h, right, table } from "./dom.js";
 import { number, percent } from "./format.js";
+import { intervalTexts } from "./intervals.js";
 import { computedBy, keysOf, timesOf } from "./past.js";
 import { curlOf, exampleOf } from "./snippets.js";
 
@@ -155,7 +156,7 @@ async function explained(id, spec, x) {
       h("strong", {}, isNumber ? number(score) : String(label))),
     h("p", { class: "small quiet" },
       [probability == null ? null : `probability of the positive class ${percent(probability)}`, isNumber ? null : `score ${number(score)}`,
-        `state at seq ${seq}`].filter(Boolean).join(" · ")),
+        ...intervalTexts(spec, predicted), `state at seq ${seq}`].filter(Boolean).join(" · ")),
     predicted.explanation ? contributionTable(predicted.explanation, x, computedBy(spec)) : null,
     why && h("p", { class: "small quiet" }, why),
   );
