@@ -42,7 +42,7 @@ def exposition(client: TestClient) -> str:
         client.get(f"/models/{model}/predict?x=1:1")
         client.get(f"/models/{model}/certificate?reference=true")
     columns = {"columns": {"types": {"site": "category"}}, "segments": ["site"]}
-    columns["intervals"] = {"coverage": 0.9}
+    columns |= {"intervals": {"coverage": 0.9}, "alert_rate": 0.1}
     assert client.put("/models/segmented", json=columns).status_code == 201
     client.post("/models/segmented/learn", json=[{"site": "a", "y": 1}])
     assert client.get("/metrics").status_code == 200  # some metrics are measured in the background

@@ -136,6 +136,7 @@ def count_decisions(
     times: F8,
     recent: U1,
     counts: I8,
+    marks: U1,
 ) -> None:
     """Decide rows in their order, and move the threshold by each.
 
@@ -152,6 +153,7 @@ def count_decisions(
     times    (LATEST,)  times of alerts, alert t at t mod LATEST
     recent   (RECENT,)  bits of labelled rows, row t at t mod RECENT
     counts   (COUNTS,)
+    marks    (n,)       whether each labelled row alerts; or (0,)
     """
     for i in range(kinds.shape[0]):
         kind = kinds[i]
@@ -186,6 +188,8 @@ def count_decisions(
             continue
         if as_served.shape[0] > 0 and as_served[i] == as_served[i]:
             alerts = as_served[i] > 0.0
+        if marks.shape[0] > 0:
+            marks[i] = 1 if alerts else 0
         positive, decided, probable = labels[i] > 0.0, score >= cut, score >= 0.0
         recent[counts[ROWS] % RECENT] = (
             (POSITIVE if positive else 0)

@@ -11,13 +11,13 @@ from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.decisions import alerts as a
 from dualstream.solvers.evaluation.decisions.spec import ALERT_RATE
 from dualstream.solvers.jit import Bytes, Floats
-from dualstream.solvers.protocols.learner import Outcome, State
+from dualstream.solvers.protocols.learner import UNMARKED, Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.columns.inputs import depends_on_past, inputs_of
 from dualstream.solvers.rows.columns.spec import age_features
 from dualstream.solvers.rows.hashing import hash_names
-from dualstream.solvers.spec_fields import COSTS
+from dualstream.solvers.spec_fields import COSTS, SEGMENTS
 
 _NONE = np.empty(0)
 _DAY_S = 86_400.0
@@ -38,6 +38,8 @@ class Decisions:
         self.cut = 0.0 if self.costs is None else _cut(**self.costs)
         """Scores from here on are decided positive."""
         self._enters_when_served = depends_on_past(spec)
+        self._marks = self.rate is not None and SEGMENTS in spec
+        """Are rows marked for other parts of the model's state?"""
         self._time = time_feature(spec)
         self._ring, self._alerted = np.zeros(a.RING), np.zeros(a.RING, np.uint8)
         self._ordered = np.zeros(a.RING)
@@ -51,12 +53,15 @@ class Decisions:
                    others, and if that is not known
         """
         served = _NONE if batch.served is None else batch.served
+        marks = np.full(len(batch) if self._marks else 0, UNMARKED, np.uint8)
         a.count_decisions(
             self._kinds(batch, outcome, as_served), batch.labels, outcome.scores, served, as_served,
             batch.indptr, batch.indices, batch.values, self._time,
             self.rate or 0.0, self.cut, self._ring, self._alerted, self._ordered, self._trend,
-            self._times, self._recent, self._counts,
+            self._times, self._recent, self._counts, marks,
         )  # fmt: skip
+        if len(marks):
+            outcome.mark(ALERT_RATE, marks)
 
     def _kinds(self, batch: Batch, outcome: Outcome, as_served: Floats) -> Bytes:
         """What each row does (n,). Rows of weight 0, and rejected ones, do nothing."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
+from dualstream.solvers.evaluation.decisions.spec import ALERT_RATE
 from dualstream.solvers.evaluation.intervals import levels_of
 from dualstream.solvers.evaluation.make_progressive import scores_are_log_odds
 from dualstream.solvers.evaluation.segments import kernels as k
@@ -41,8 +42,6 @@ _TRUE, _FALSE = "true", "false"
 _SHARED = {MISSING: k.MISSING, OTHER: k.OTHER}
 _TASKS = {"binary": k.BINARY, "regression": k.REGRESSION, "multiclass": k.MULTICLASS}
 _NONE, _NO_MARKS = np.empty(0), np.empty((0, 0), np.uint8)
-ALERTED = "alerted"
-"""Mark of the rows that alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,8 @@ class Totals(NamedTuple):
 
 def marks_of(spec: Mapping[str, Any]) -> list[str]:
     """Names of the marks that rows of a model of this resolved specification have."""
-    return [*map(str, levels_of(spec) if INTERVALS in spec else [])]
+    levels = levels_of(spec) if INTERVALS in spec else []
+    return [*map(str, levels), *([ALERT_RATE] if ALERT_RATE in spec else [])]
 
 
 class SegmentSums(NamedRows):
@@ -242,7 +242,7 @@ class SegmentSums(NamedRows):
             name: one / of if of else None
             for name, of, one in zip(self._marks, marked, counted, strict=True)
         }
-        alert_rate = rates.pop(ALERTED, None)
+        alert_rate = rates.pop(ALERT_RATE, None)
         return rates, alert_rate
 
     def _present(self, line: Floats) -> list[float | None]:

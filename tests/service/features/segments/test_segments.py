@@ -218,6 +218,30 @@ def test_coverage_of_all_rows_is_that_of_the_intervals(client, task, subtests):
     assert after == {str(one["level"]): one["coverage"] for one in levels}
 
 
+def test_alert_rate_of_all_rows_is_that_of_the_decisions(client):
+    spec = SPEC | {"alert_rate": 0.1, "intervals": {"coverage": 0.9}}
+    for model in ("m", "rows"):
+        client.put(f"/models/{model}", json=spec)
+    some = rows(400)
+    for row in some:
+        row["price"] += 2.0 * (row["country"] == "DE")
+    learn(client, some)
+    for row in some:
+        learn(client, [row], "rows")
+    assert digest(client) == digest(client, "rows")
+    total, *segments = by(client, "country")["since_start"]
+    alerts = client.get("/models/m/metrics").json()["alerts"]["since_start"]
+    # The first 20 rows have no threshold.
+    assert total["alert_rate"] * 400 == pytest.approx(alerts["alerts"]) and alerts["rows"] == 380
+    rates = {one["value"]: one["alert_rate"] for one in segments}
+    assert max(rates, key=rates.get) == "DE" and list(total["coverage"]) == ["0.9"]
+    with_costs = spec | {"costs": {"false_negative": 5}}
+    del with_costs["alert_rate"]
+    client.put("/models/costs", json=with_costs)
+    learn(client, some, "costs")
+    assert by(client, "country", "costs")["since_start"][0]["alert_rate"] is None
+
+
 def test_observed_rows_of_a_history_do_not_count(client):
     history = [{"by": ["device"], "stats": ["label_mean"], "half_life": 100}]
     assert client.put("/models/m", json=SPEC | {"history": history}).status_code == 201
