@@ -1,11 +1,14 @@
 """Alerts at a rate: the threshold against brute force, and the rate of any sequence of scores."""
 
+import lzma
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dualstream.solvers import Batch, resolve_spec
+from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.evaluation.decisions import alerts as a
 from dualstream.solvers.evaluation.decisions.monitor import Decisions
 from dualstream.solvers.protocols.learner import Outcome
@@ -177,6 +180,32 @@ def test_rate_of_drifting_streams_is_within_two_percent(kind, subtests):
             if rate == 0.01 and kind in ("steady", "scale grows", "level jumps"):
                 assert figures["precision"] > 0.65
                 assert figures["recall"] > 0.65
+
+
+@pytest.mark.data
+@pytest.mark.skipif("DUALSTREAM_DATA" not in os.environ, reason="DUALSTREAM_DATA is not set")
+def test_rate_of_a_real_stream_with_one_percent_positives_is_within_two_percent(subtests):
+    path = Path(os.environ["DUALSTREAM_DATA"]) / "ijcnn1.xz"
+    rows = Batch.from_libsvm(lzma.decompress(path.read_bytes()), 22).batch
+    # Of ten positive rows, one stays.
+    positive = rows.labels > 0
+    rows = rows.take(np.flatnonzero(~positive | (np.cumsum(positive) % 10 == 0)))
+    labels = rows.labels > 0
+    assert 0.01 < labels.mean() < 0.012
+    features = {"features": {"kind": "indexed", "dim": 22}}
+    learner = make_learner(
+        resolve_spec({"algorithm": "dual_ascent", "loss": "logistic", **features})
+    )
+    scores = np.concatenate(
+        [learner.learn(rows[k : k + 5000]).scores for k in range(0, 50_000, 5000)]
+    )
+    for rate in (0.01, 0.02, 0.05):
+        with subtests.test(rate):
+            one = decisions(rate)
+            follow(one, scores, labels)
+            figures = one.figures()["alerts"]["since_start"]
+            assert figures["rate"] == pytest.approx(rate, rel=0.02)
+            assert figures["precision"] > 4 * labels.mean()
 
 
 def test_alerts_are_those_above_the_threshold():

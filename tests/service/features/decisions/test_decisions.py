@@ -245,3 +245,30 @@ def test_python_client_has_the_fields(shared_server):
         assert list(fields) == ["alert", "threshold"]
         assert fields["alert"][0] == one.alert and len(fields["threshold"]) == 9
         client.delete("decided")
+
+
+def test_segments_have_their_alert_rates(serve):
+    client = serve()
+    spec = {
+        "columns": {"types": {"country": "category", "amount": "number"}},
+        "segments": ["country"],
+        "alert_rate": 0.1,
+        "algorithm": "sgd",
+        "loss": "logistic",
+    }
+    assert client.put("/models/s", json=spec).status_code == 201
+    draw = np.random.default_rng(2)
+    rows = [
+        {"country": country, "amount": amount, "y": int(amount > 1)}
+        for country, amount in zip(
+            draw.choice(["DE", "FR"], 600).tolist(), draw.normal(size=600).tolist(), strict=True
+        )
+    ]
+    for row in rows[::2]:
+        row["amount"] += 1.0 if row["country"] == "FR" else 0.0
+    client.post("/models/s/learn", json=rows)
+    view = client.get("/models/s/metrics?by=country").json()["since_start"]
+    rates = {one["value"]: one["alert_rate"] for one in view}
+    alerts = client.get("/models/s/metrics").json()["alerts"]["since_start"]
+    assert rates["(all)"] == alerts["alerts"] / 600
+    assert rates["FR"] > rates["DE"] > 0
