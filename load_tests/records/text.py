@@ -82,7 +82,8 @@ LEARNERS = """\
 - `moa_arf_30`, `moa_leveraging_bag`, `moa_sgbt`: MOA's adaptive random forest of 30 trees,
   leveraging bagging and streaming gradient boosted trees, otherwise with their defaults. All
   columns are numbers. Times are those of the thread that learns, without garbage collection. A run
-  ends after 15 minutes of wall clock, with other programs on both cores, or with a heap of 6 GB.
+  ends after 15 minutes of wall clock (of a9a, 150), with other programs on both cores, or with a
+  heap of 6 GB.
 """
 
 CAVEATS = """\
