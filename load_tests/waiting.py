@@ -36,8 +36,8 @@ def rows() -> list[Row]:
 def about() -> list[str]:
     return [
         f"{ROWS:,} rows are predicted with `remember=true`, {IN_REQUEST:,} a request. Memory is "
-        "the highest resident size of the server above that after the first request. At that time "
-        f"another client requests `/livez`. Then {LABELS:,} requests have one label each.",
+        "the highest resident size of the server above that after the first request, "
+        f"and another client requests `/livez`. Then {LABELS:,} requests have one label each.",
         "",
         "| store | its size | memory of the server | rows/s | longest wait | label, p50 | p99 |",
         "|---|---|---|---|---|---|---|",
