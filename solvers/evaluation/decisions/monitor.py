@@ -194,7 +194,8 @@ def _cut(false_positive: float, false_negative: float) -> float:
     """The log odds from which on the positive label costs no more."""
     if not false_positive or not false_negative:
         return -math.inf if false_negative else math.inf
-    return math.log(false_positive / false_negative)
+    # Not of the quotient, which can be 0.
+    return math.log(false_positive) - math.log(false_negative)
 
 
 def _counts_of(recent: Bytes) -> dict[str, int]:

@@ -31,6 +31,8 @@ def rows(n: int, seed: int = 0) -> Batch:
         ({"false_positive": 0.5}, 0.5 / 1.5),
         ({"false_positive": 0}, 0.0),
         ({"false_negative": 0}, 1.0),
+        ({"false_positive": 1e-320, "false_negative": 1e12}, 0.0),
+        ({"false_positive": 1e12, "false_negative": 1e-320}, 1.0),
     ],
 )
 def test_cut_is_the_probability_from_which_a_positive_label_costs_no_more(costs, expected):
