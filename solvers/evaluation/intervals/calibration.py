@@ -79,6 +79,8 @@ class Calibration:
         """
         labels, best, losses = batch.labels, _NO_CLASSES, _NO_LOSSES
         if outcome.predicted is not None:
+            if not batch.classes:  # no rows, or observed ones alone
+                return
             labels, best = own_classes(batch, outcome), outcome.predicted
             losses = _NO_LOSSES if outcome.class_losses is None else outcome.class_losses
         skipped = outcome.rejected

@@ -303,6 +303,31 @@ def test_rejected_unweighted_and_quarantined_rows_do_not_count(serve):
     assert metrics(client) == [before]
 
 
+def test_observed_rows_of_classes_do_not_count(serve, tmp_path):
+    spec = {
+        "task": "multiclass",
+        "columns": {"types": {"key": "category", "size": "number"}},
+        "history": [{"by": "key", "of": "size", "stats": ["mean"], "half_life": 5}],
+        "segments": ["key"],
+        "intervals": {"coverage": 0.9},
+    }
+    store = f"sqlite:///{tmp_path}/d.db"
+    client = made(serve(store=store), spec)
+    row = {"key": "a", "size": 2.0}
+    assert client.post("/models/m/observe", json=[row]).status_code == 200
+    learned = [row | {"size": k % 5, "y": "lmh"[k % 5 // 2]} for k in range(30)]
+    assert client.post("/models/m/learn", json=learned).json()["learned"] == 30
+    before = metrics(client)
+    assert client.post("/models/m/observe", json=[row, row]).status_code == 200
+    waiting = client.post("/models/m/predict?remember=true", json={"x": row, "id": "late"})
+    assert waiting.json()["remembered"] == 1
+    assert metrics(client) == before
+    label = client.post("/models/m/labels", json={"id": "late", "y": "m"})
+    assert label.json()["learned"] == 1
+    assert metrics(client)[0]["rows"] == before[0]["rows"] + 1
+    assert digest(client) == digest(serve(store=store))
+
+
 # -- other answers ---------------------------------------------------------------------------------
 
 
