@@ -103,9 +103,9 @@ class Problem(Exception):
         return headers
 
     def body(self, instance: str, request_id: str | None = None) -> bytes:
-        """Problem document for a request to the path `instance`."""
+        """Problem document for a request to the path `instance`, with a newline at its end."""
         named = {} if request_id is None else {"request_id": request_id}
-        return msgspec.json.encode(
+        document = msgspec.json.encode(
             {
                 "type": f"/problems/{self.slug}",
                 "title": self.slug.replace("-", " ").capitalize(),
@@ -118,3 +118,4 @@ class Problem(Exception):
                 **self.extra,
             }
         )
+        return document + b"\n"

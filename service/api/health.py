@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from dualstream.service.http.access import key_of, may_see
@@ -15,7 +16,15 @@ from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import without_password
 from dualstream.solvers import numeric_identity
 
-router = APIRouter(tags=["health"])
+
+class _JsonLine(JSONResponse):
+    """JSON with a newline at its end, as of all routes."""
+
+    def render(self, content: Any) -> bytes:
+        return super().render(content) + b"\n"
+
+
+router = APIRouter(tags=["health"], default_response_class=_JsonLine)
 
 _MODEL_LABEL = re.compile(rb'[{,]model="([^"]*)"')
 # Maximum number of lagging models in one answer.

@@ -26,6 +26,7 @@ from dualstream.service.http.request_head import (
     read_head,
     stored_key_of,
 )
+from dualstream.service.http.send import json_line
 from dualstream.service.journal.protocol import Journal
 from dualstream.service.models.late_labels import (
     Label,
@@ -68,7 +69,6 @@ LABEL_EXAMPLES: dict[str, Any] = {
     "one label": {"id": "event-1", "y": 1},
     "labels": {"labels": [{"id": "event-1", "y": 1}, {"id": 7, "y": 0}]},
 }
-_encode = msgspec.json.Encoder().encode
 
 
 class OneLabel(Struct, forbid_unknown_fields=True):
@@ -145,7 +145,7 @@ async def learn_late_labels(
     headers = {"dualstream-durability": request.app.state.startup.durability.decode()}
     if labelled.answer is not None:
         headers["idempotency-replayed"] = "true"
-    answer = _encode(await run_short_here(is_short, requested.answer, labelled))
+    answer = json_line(await run_short_here(is_short, requested.answer, labelled))
     return Response(answer, media_type="application/json", headers=headers)
 
 

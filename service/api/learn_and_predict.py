@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualstream.service.api import responses
@@ -54,6 +53,7 @@ from dualstream.service.http.send import (
     PIECE_BYTES,
     Headers,
     answer_lines,
+    json_line,
     one_line,
     send_in_pieces,
     send_json,
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
 REPLAYED = (b"idempotency-replayed", b"true")
 _OF_PREDICTIONS = ("min_seq", "version", "explain")
 """Query parameters of every prediction."""
-_encode = msgspec.json.Encoder().encode
 
 
 Endpoint = Callable[[str, Scope, Receive], Awaitable[Any]]
@@ -225,13 +224,13 @@ class FastRoutes:
             batch = (model, source, head, body, wants_scores, limits_of(scope))
             result = await learn_from_source(self._registry, *batch)
             note_rows(scope, result.count + (result.rejected or 0))
-            return one_line(result) if head.wants_lines else _encode(result), headers
+            return one_line(result) if head.wants_lines else json_line(result), headers
         result, is_replayed = await self.learn_body(model, head, query, body, scope)
         if is_replayed:
             headers.append(REPLAYED)
         if head.wants_lines:
             return one_line(result), headers
-        return _encode(result), headers
+        return json_line(result), headers
 
     async def learn_body(
         self, model: Model, head: Head, query: dict[str, str], body: bytes, scope: Scope
@@ -313,12 +312,12 @@ class FastRoutes:
         await admit_rows(scope, parsed.count)
         if wait is None:
             answered, headers, _ = await self._score(model, parsed, query)
-            return _encode(answered), headers
+            return json_line(answered), headers
         kept: list[Kept] = []
         answered, headers, columns = await self._score(model, parsed, query, kept)
         served = (answered, columns, kept)
         await remember_rows(self._registry.journal, model, parsed, *served, wait)
-        return _encode(answered), headers
+        return json_line(answered), headers
 
     async def _predict_by_query(self, _: str, scope: Scope, receive: Receive) -> Any:
         """GET /predict: the query also names the model."""
@@ -332,7 +331,7 @@ class FastRoutes:
         """Predict the row of a query."""
         model = await self._model_at(model_id, query)
         answered, headers, _ = await self._score(model, queried_row(model, query), query)
-        return _encode(answered), headers
+        return json_line(answered), headers
 
     async def _score(
         self, model: Model, parsed: ParsedRows, query: dict[str, str], kept: "_Kept" = None
@@ -415,7 +414,7 @@ async def _results_or_totals(
         last = result
     if upload.is_replayed:
         headers.append(REPLAYED)
-    return _encode(last), headers
+    return json_line(last), headers
 
 
 def read_row_query(scope: Scope, names_model: bool) -> dict[str, str]:

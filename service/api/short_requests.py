@@ -15,8 +15,6 @@ from contextvars import Context, copy_context
 from time import perf_counter
 from typing import Any
 
-import msgspec
-
 from dualstream.service.api.learn_and_predict import (
     REPLAYED,
     FastRoutes,
@@ -40,6 +38,7 @@ from dualstream.service.http.overload import REFUSE_AFTER_S, AdmissionControl, o
 from dualstream.service.http.rate_limits import limits_of
 from dualstream.service.http.request_head import read_head, read_key
 from dualstream.service.http.request_log import Note, RequestLog, note_of, note_rows
+from dualstream.service.http.send import json_line
 from dualstream.service.http.short_request import LEARN, ShortRequest
 from dualstream.service.journal.protocol import ModelChanged
 from dualstream.service.metrics import Telemetry
@@ -58,7 +57,6 @@ MAX_GROUP_BYTES, MAX_GROUP_ROWS = 32 * 1024, 256
 _JSON, _NDJSON = b"application/json", "application/x-ndjson"
 _KEY = b"idempotency-key"
 _NAMED = ("x", "model")
-_encode = msgspec.json.Encoder().encode
 Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -179,7 +177,7 @@ class ShortRequests:
 
     def _learned(self, result: Learned, is_replayed: bool) -> tuple[bytes, Headers]:
         headers = [(b"dualstream-durability", self._registry.store_status.durability)]
-        return _encode(result), [*headers, REPLAYED] if is_replayed else headers
+        return json_line(result), [*headers, REPLAYED] if is_replayed else headers
 
     def _refuse(self, request: ShortRequest, error: Exception, is_timed: bool = True) -> None:
         problem = problem_of(error, request.scope)
@@ -276,7 +274,7 @@ class ShortRequests:
         model.mark_names_journalled(parsed, receipt)
         lines = _lines([(b"dualstream-durability", self._registry.store_status.durability)])
         for request, result in zip(requests, learned_rows(model, parsed, receipt), strict=True):
-            self._send(request, 200, _JSON, lines, _encode(result))
+            self._send(request, 200, _JSON, lines, json_line(result))
 
     async def _learn_each(
         self, model: Model, requests: list[ShortRequest], parsed: ParsedRows, ticket: Ticket
@@ -383,7 +381,7 @@ class ShortRequests:
             result = predicted_row(model, seq, scores[row], labels[row], probability, age_s)
             for field in fields:
                 setattr(result, field.one, field.values[row])
-            self._send(request, 200, _JSON, lines, _encode(result))
+            self._send(request, 200, _JSON, lines, json_line(result))
 
     # -- rows ------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder(enc_hook=lambda number: number.item()).encode
 
 def answer(view: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
     """The answer of a route."""
-    return Response(_encode(view), status, headers, media_type="application/json")
+    return Response(_encode(view) + b"\n", status, headers, media_type="application/json")
 
 
 async def answer_by_state(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from starlette.types import Message, Scope, Send
@@ -16,6 +17,11 @@ PIECE_BYTES = 64 * 1024
 """A longer answer is sent in pieces of this size."""
 _encode = msgspec.json.Encoder().encode
 Headers = list[tuple[bytes, bytes]]
+
+
+def json_line(answered: Any) -> bytes:
+    """JSON of an answer, with a newline at its end for terminals."""
+    return _encode(answered) + b"\n"
 
 
 def without_body(send: Send) -> Send:
@@ -84,7 +90,7 @@ async def answer_lines(
                 has_begun = True
                 head = [(b"content-type", NDJSON), *headers]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
-            await _send_line(send, _encode(answered), scope)
+            await _send_line(send, json_line(answered), scope)
     except Exception as error:
         if not has_begun:
             raise
@@ -96,5 +102,5 @@ async def answer_lines(
 
 
 async def _send_line(send: Send, line: bytes, scope: Scope) -> None:
-    message = {"type": "http.response.body", "body": line + b"\n", "more_body": True}
+    message = {"type": "http.response.body", "body": line, "more_body": True}
     await (body_of(scope).send(send, message) if is_tracked(scope) else send(message))

@@ -403,7 +403,7 @@ def test_an_error_follows_the_answers_to_earlier_requests():
             await asyncio.sleep(0)
         assert [line.answers for line in lines] == [1, 2, 1]
         assert all(line.written.count(b"HTTP/1.1 408") == 1 for line in lines)
-        assert all(line.written.endswith(b"}") for line in lines)
+        assert all(line.written.endswith(b"}\n") for line in lines)
         one, line = world.connect()
         one.data_received(post)
         one.terminate(wrong)
