@@ -170,8 +170,9 @@ def replay_model(
     if result.left_out_pauses:
         say(f"{result.left_out_pauses} controls of pauses are skipped; all rows are learned")
     say(f"samples {result.samples}, rejected {result.rejected}, state {result.state_digest}")
-    for view in ("since_start", "rolling", "fading"):
-        say(f"{view}: {msgspec.json.encode(result.metrics[view]).decode()}")
+    for name, figures in result.metrics.items():
+        if name not in ("rows", "drift"):
+            say(f"{name}: {msgspec.json.encode(figures).decode()}")
     for column, metrics in result.segments.items():
         for one in metrics["since_start"][1 : 1 + MAX_SEGMENTS]:
             say(f"segment {column}={one.value}: {msgspec.json.encode(one).decode()}")

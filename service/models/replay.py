@@ -236,7 +236,7 @@ def _result(replica: Replica, from_seq: int, left_out: Counter[str]) -> Replayed
         left_out_refits=left_out["refit"],
         left_out_pauses=left_out["pause"] + left_out["resume"],
         state_digest=replica.capture().state_digest(),
-        metrics=replica.progress.summary(),
+        metrics=replica.progress.summary() | replica.parts.metrics(),
         segments={
             column: replica.parts.metrics_by(column) for column in replica.spec.get("segments", ())
         },

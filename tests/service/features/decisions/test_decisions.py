@@ -7,10 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
+from typer.testing import CliRunner
 
 from dualstream.client import Client
+from dualstream.service import cli
 from dualstream.solvers.evaluation.decisions.alerts import WARM_UP
 from tests.service.conftest import assert_problem
+from tests.service.models.replay_support import replayed
 
 DIM = 5
 FEATURES = {"features": {"kind": "indexed", "dim": DIM}}
@@ -169,6 +172,26 @@ def test_restart_replay_and_single_rows_give_the_same_bits(serve):
     states = [client.get(f"/models/{m}?digest=true").json() for m in ("m", "single")]
     assert states[0]["state_digest"] == states[1]["state_digest"]
     assert state_of(serve(snapshot_every=100)) == state_of(client)
+
+
+def test_replay_shows_what_others_had_done(serve, store):
+    client = serve(store=store)
+    others = {"alert_rate": 0.3, "costs": {"false_positive": 2.0, "false_negative": 3.0}}
+    x, y = rows_of(MANY)
+    for model, fields in (("m", {}), ("others", others)):
+        assert client.put(f"/models/{model}", json=SPEC | fields).status_code == 201
+        client.post(f"/models/{model}/learn", json={"x": x, "y": y})
+    changes = [
+        *("--set", "alert_rate=0.3", "--set", 'intervals={"coverage": 0.8}'),
+        *("--set", "costs.false_positive=2", "--set", "costs.false_negative=3"),
+    ]
+    metrics = replayed(store, *changes)["metrics"]
+    wanted = client.get("/models/others/metrics").json()
+    assert metrics["alerts"] == wanted["alerts"] and metrics["costs"] == wanted["costs"]
+    assert metrics["intervals"][0]["rows"] > 0
+    said = CliRunner().invoke(cli.app, ["replay", "m", "--store", store, *changes]).output
+    for name in ("alerts", "costs", "intervals"):
+        assert f"\n{name}: " in said
 
 
 def test_rollback_takes_back_the_threshold(trained):
