@@ -98,9 +98,14 @@ class Portfolio:
         return Rule(members, spec["eta"], spec["share"], classes=spec["task"] == "binary")
 
     def without_rows(self) -> "Portfolio":
-        """A portfolio of the present members that has learned nothing; all are active."""
+        """A portfolio of the present members that has learned nothing; all are active.
+
+        One that joined by itself joins again after as many rows, and so wherever batches end.
+        """
         new = Portfolio(self.spec, self._models, shares=self._shares)
         members = self._members.members
+        if self.spec.get("number_pairs") and self._promoted != NUMBER_PAIRS["name"]:
+            members = [one for one in members if one["name"] != NUMBER_PAIRS["name"]]
         new._members = MemberSet.of(members, self.spec, self._models, self._shares)
         new._rule = new._new_rule(members)
         return new

@@ -158,6 +158,25 @@ def test_any_batches_and_a_restored_state_give_the_same_bits(name):
     assert whole.samples == len(batch) and whole.state()["first.samples"] > 0
 
 
+@pytest.mark.parametrize("unweighted", [0, 600])
+def test_a_member_that_joins_in_the_batch_that_starts_again_gives_the_same_bits(unweighted):
+    spec = resolve_spec(
+        {"task": "regression", "members": "fast", "features": {"kind": "indexed", "dim": DIM}}
+    )
+    draw, n = np.random.default_rng(5), unweighted + 600
+    x = draw.integers(0, 9, (n, DIM)).astype(np.float64)
+    x[:, 0] = draw.normal(size=n)
+    x[unweighted + 3, 0] = 1e80
+    weights = np.where(np.arange(n) < unweighted, 0.0, 1.0)
+    batch = Batch.from_dense(x, x[:, 1] * (x[:, 2] > 4), weights)
+    whole, parts = make_learner(spec), make_learner(spec)
+    whole.learn(batch)
+    for first in range(0, n, 50):
+        parts.learn(batch[first : first + 50])
+    assert "number-pairs" in [one.name for one in whole.members()]
+    assert dump(whole.state(), {}) == dump(parts.state(), {})
+
+
 def test_the_wrapped_model_answers_what_others_answer():
     model = make_learner(spec_of("binary full"))
     batch = rows_of("binary full", *broken("first value"))[:50]
