@@ -93,6 +93,13 @@ def metrics(
     for column in table.columns[1:]:
         column.justify = "right"
     flat = {kind: dict(_flat(answer[kind])) for kind in kinds}
+    for name in ("costs", "alerts"):
+        for kind, figures in answer.get(name, {}).items():
+            if kind in kinds:
+                flat[kind] |= _flat(figures, f"{name}.")
+    for one in answer.get("intervals", ()):
+        name = f"coverage {one['level']}"
+        flat["since_start"][name], flat["rolling"][name] = one["coverage"], one["recent_coverage"]
     names = dict.fromkeys(name for one in flat.values() for name in one)
     for name in names:
         table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))

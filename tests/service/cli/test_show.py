@@ -86,6 +86,20 @@ def test_metrics_by_the_values_of_a_column(run, client: Client):
     assert refused.exit_code == 3 and "it has country" in refused.stderr
 
 
+def test_metrics_of_decisions_and_intervals(run, client: Client):
+    fields = {"costs": {"false_negative": 9}, "alert_rate": 0.1, "intervals": {"coverage": 0.8}}
+    client.create("decided", {"features": {"kind": "hashed", "bits": 8}, **fields})
+    client.learn(
+        "decided", [{"a": at % 7} for at in range(60)], [int(at % 7 > 4) for at in range(60)]
+    )
+    lines = [line.split() for line in run("metrics", "decided").stdout.splitlines()]
+    shown = {line[0]: line[1:] for line in lines if line}
+    assert shown["costs.rows"] == ["60", "60"]
+    assert shown["alerts.rows"] == ["40", "40"]
+    assert shown["coverage"][0] == "0.8" and len(shown["coverage"]) == 3
+    client.delete("decided")
+
+
 def test_metrics_members_and_weights(run, client: Client):
     metrics = run("metrics", "m").stdout
     (line,) = [line for line in metrics.splitlines() if line.split()[:1] == ["error_rate"]]
