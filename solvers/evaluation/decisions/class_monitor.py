@@ -100,11 +100,12 @@ class ClassDecisions:
         listed = dict.fromkeys(
             name for label, row in self._costs.costs.items() for name in (label, *row)
         )
+        seen = set(map(name_of, names))
         return {
             "costs": {
                 "since_start": self._means(self._sums, self._counts[: len(names)]),
                 "rolling": self._means(sums, counts),
-                "unseen_classes": [one for one in listed if one not in set(map(name_of, names))],
+                "unseen_classes": [one for one in listed if one not in seen],
             }
         }
 
