@@ -50,7 +50,7 @@ function alerts(rate, signal) {
 }
 
 function decisionCard(title, tiles, plot) {
-  return card(title, h("dl", { class: "tiles", "aria-label": `Numbers: ${title.toLowerCase()}` }, tiles.map((one) => one.element)), plot.element);
+  return card(title, h("dl", { class: "tiles two", "aria-label": `Numbers: ${title.toLowerCase()}` }, tiles.map((one) => one.element)), plot.element);
 }
 
 function curve(title, series, signal) {
