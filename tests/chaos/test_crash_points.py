@@ -29,7 +29,7 @@ FLAGS = ("--workers", "2", "--snapshot-every", "3", "--keep-records", "100000000
 WHAT = "a crash at each step between request and answer"
 LATE = "a crash at each step of late labels and a history"
 WAYS = ("observe", "predict?remember=true", "labels?revise=true", "labels?revise=true again")
-CRASHES = 6 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
+CRASHES = 4 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 
 
 class Client:

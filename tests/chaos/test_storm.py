@@ -1,6 +1,6 @@
 """Storm tests: no acknowledged row is lost or learned twice, whatever is killed when.
 
-DUALSTREAM_CHAOS_FAULTS is the number of faults of all storms together (default 12),
+DUALSTREAM_CHAOS_FAULTS is the number of faults of all storms together (default 8),
 DUALSTREAM_CHAOS_SEED is their first seed.
 """
 
@@ -12,7 +12,7 @@ from tests.chaos.samples import MANY
 from tests.chaos.storm import HELD, storm_on_redis, storm_on_sqlite
 from tests.redis_server import redis_or_skip
 
-FAULTS = int(os.environ.get("DUALSTREAM_CHAOS_FAULTS", "12"))
+FAULTS = int(os.environ.get("DUALSTREAM_CHAOS_FAULTS", "8"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
 WHAT = "storm: 4 workers, 16 clients, 3 models"
 CROWDED = f"storm: 4 workers, 16 clients, {len(MANY)} models, {HELD} in memory"
