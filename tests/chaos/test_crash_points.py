@@ -11,7 +11,7 @@ import time
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -104,6 +104,12 @@ class Client:
             time.sleep(0.02)
 
 
+def crashing_server(store: str, mark: Path, log: IO[bytes]) -> ServerProcess:
+    """A server whose workers die at the step that the file `mark` names."""
+    env = {"DUALSTREAM_CRASH_MARK": str(mark)}
+    return ServerProcess(store, FLAGS, env=env, stderr=log.fileno(), module="tests.chaos.server")
+
+
 def test_a_crash_at_each_step(store, tmp_path):
     mine = crash_points.SQLITE if store.startswith("sqlite") else crash_points.REDIS
     steps = (*crash_points.LEARNING, *crash_points.SNAPSHOTS, *mine)
@@ -112,13 +118,7 @@ def test_a_crash_at_each_step(store, tmp_path):
     with (
         (tmp_path / "log").open("wb") as log,
         recorded(run),
-        ServerProcess(
-            store,
-            FLAGS,
-            env={"DUALSTREAM_CRASH_MARK": str(mark)},
-            stderr=log.fileno(),
-            module="tests.chaos.server",
-        ) as server,
+        crashing_server(store, mark, log) as server,
     ):
         client = Client(server.url, mark)
         if not store.startswith("sqlite"):
@@ -164,16 +164,7 @@ def test_a_crash_at_each_step_of_late_labels(store, tmp_path):
     run = Run(LATE, "SQLite" if store.startswith("sqlite") else "Redis")
     with recorded(run):
         mark = tmp_path / "crash"
-        with (
-            (tmp_path / "log").open("wb") as log,
-            ServerProcess(
-                store,
-                FLAGS,
-                env={"DUALSTREAM_CRASH_MARK": str(mark)},
-                stderr=log.fileno(),
-                module="tests.chaos.server",
-            ) as server,
-        ):
+        with (tmp_path / "log").open("wb") as log, crashing_server(store, mark, log) as server:
             client = Client(server.url, mark)
             client.send("PUT", "/models/m", SPEC)
             events = Events(client)
