@@ -122,7 +122,16 @@ async def lost_in(store: str, previous: Sequence[Acknowledged]) -> list[Acknowle
 def log_of(redis: RedisServer) -> Path:
     """Redis' append-only file, after a running rewrite."""
     files = Path(redis.directory, "appendonlydir")
-    wait_for(lambda: list(files.glob("*.2.incr.aof")) == list(files.glob("*.incr.aof")))
+
+    def is_rewritten() -> bool:
+        """The manifest is written a last time after the former files are gone."""
+        lines = (files / "appendonly.aof.manifest").read_text().splitlines()
+        kinds = [line.rpartition(" ")[2] for line in lines]
+        return kinds == ["b", "i"] and list(files.glob("*.2.incr.aof")) == list(
+            files.glob("*.incr.aof")
+        )
+
+    wait_for(is_rewritten)
     (log,) = files.glob("*.incr.aof")
     return log
 
