@@ -224,6 +224,7 @@ def test_a_store_that_is_away_is_on_every_page(browser, tmp_path):
         expect(page.get_by_role("listitem").filter(has_text="store away")).to_be_visible()
 
 
+@pytest.mark.parametrize("page", ["wide"], indirect=True)
 def test_the_api_is_described_without_the_internet(page: Page, screenshot):
     page.goto("/docs")
     expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible()
