@@ -8,7 +8,7 @@ import pytest
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.docs.documents import ROOT, assert_printed, program_of
 
-CREATE = 'Client("http://127.0.0.1:8000").create("clicks")\n'
+CREATE = 'Client("http://127.0.0.1:8000").create("sourced")\n'
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,21 @@ def test_every_document_is_in_the_navigation():
     assert sorted(pages) == sorted([*written, *elsewhere, "reference/api.md"])
 
 
+def test_pages_can_follow_each_other_on_one_server():
+    """A model is created once, on one page: a second PUT with another specification gets 409."""
+    created = re.compile(
+        r"""-X\ PUT\ \S*/models/([\w-]+)(?![\w/-]) | \bdualstream\ create\ ([\w-]+)
+        | --create\ ([\w-]+)(?![\w.-]) | \.create\(\s*"([\w-]+)" """,
+        re.VERBOSE,
+    )
+    pages: dict[str, list[str]] = {}
+    for name, text in DOCUMENTS.items():
+        for _, _, lines in blocks(text):
+            for groups in created.findall(lines):
+                pages.setdefault("".join(groups), []).append(name)
+    assert len(pages) > 40 and {model: on for model, on in pages.items() if len(on) > 1} == {}
+
+
 def test_every_link_leads_to_a_file_and_a_heading():
     broken = []
     for path in LINKED:
@@ -267,7 +282,7 @@ def of_versions(answers: list[dict], said: str) -> None:
     assert by_monday["seq"] == monday["seq"] == 1
     assert (undone["seq"], undone["to_seq"], read["samples"]) == (3, 1, 1)
     assert (redone["seq"], redone["to_seq"]) == (4, 2)
-    assert "clicks at seq 2, from " in said
+    assert "campaign at seq 2, from " in said
     assert what_if["left_out_rollbacks"] == 2 and what_if["spec"]["rho"] == 0.01
 
 

@@ -16,7 +16,7 @@ def test_the_commands_run_as_written(tmp_path):
     with shell.server:
         answers, _ = shell.run(script, tmp_path)
     created, plain, packed, csv, vw, predicted, numbered, libsvm, arrow = answers
-    assert created["id"] == "visits" and numbered["id"] == "numbered"
+    assert created["id"] == "formats" and numbered["id"] == "vectors"
     assert (plain["count"], packed["count"]) == (2, 1)
     assert packed["duplicates"] == [{"index": 1, "seq": 2}]
     for learned in (csv, vw, libsvm, arrow):
