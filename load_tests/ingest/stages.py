@@ -170,8 +170,8 @@ def _answer(
 ) -> bytes:
     """The answer to a learned request, and the model attributes that it needs."""
     model: Any = SimpleNamespace(record=SimpleNamespace(id="stages"), row_schema=schema)
-    placed = [PartPosition(1, len(outcome.scores), len(outcome.scores))]
-    (receipt,) = receipts_of([request], [placed], outcome, FirstResponses(spec["task"]))
+    positions = [PartPosition(1, len(outcome.scores), len(outcome.scores))]
+    (receipt,) = receipts_of([request], [positions], outcome, FirstResponses(spec["task"]))
     return msgspec.json.encode(answer_new(model, parsed, receipt, False))
 
 

@@ -100,10 +100,10 @@ async def run_once(
     if (before := await find_repeat(model, key, requested)) is not None:
         return before
     order, receipt = await submit()
-    seq, outcome = receipt.placed.seq, receipt.control_outcome
-    if receipt.placed.conflict:
+    seq, outcome = receipt.position.seq, receipt.control_outcome
+    if receipt.position.conflict:
         raise key_reused()
-    if receipt.placed.duplicate:
+    if receipt.position.duplicate:
         return await result_at(model, seq)
     fields = structs.asdict(order)
     if outcome is None:

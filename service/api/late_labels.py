@@ -165,7 +165,7 @@ class _LabelRequest:
                 self.labels.append(_label(model, index, raw))
             except BadRow as bad:
                 self._bad.append(RowError(index, self._pointer(index) + bad.pointer, bad.reason))
-        self._ids = {label.place: label.id for label in self.labels}
+        self._ids = {label.index: label.id for label in self.labels}
         if not labels:
             raise Problem(422, "invalid-rows", "the request has no labels; send at least one")
 
@@ -176,20 +176,20 @@ class _LabelRequest:
         receipt, labels = labelled.receipt, labelled.found
         duplicates, conflicts = list(labelled.duplicates), list(labelled.conflicts)
         if receipt is not None:
-            duplicates += [(labels[row].place, seq) for row, seq in receipt.duplicates]
-            conflicts += [(labels[row].place, 0) for row in receipt.conflicts]
+            duplicates += [(labels[row].index, seq) for row, seq in receipt.duplicates]
+            conflicts += [(labels[row].index, 0) for row in receipt.conflicts]
         rejected = [] if receipt is None else _rejected(self._model, receipt, labels)
         errors = self._errors(labelled, conflicts, rejected)
-        taken = 0 if receipt is None else receipt.placed.count
+        taken = 0 if receipt is None else receipt.position.count
         if (
             receipt is not None and taken and receipt.scores is None
         ):  # journalled, and rebuilt since
-            model, seq = self._model.record.id, receipt.placed.seq
+            model, seq = self._model.record.id, receipt.position.seq
             return Learned(model, seq, taken, None, None, None, None, False)
         if not taken and not duplicates:
             self._refuse(labelled, errors)
         # Without new rows, seq is the largest one of the duplicates.
-        seq = max([0 if receipt is None else receipt.placed.seq, *(seq for _, seq in duplicates)])
+        seq = max([0 if receipt is None else receipt.position.seq, *(seq for _, seq in duplicates)])
         losses: Column = [] if receipt is None else _learned(receipt, receipt.losses)
         return Learned(
             model=self._model.record.id,
@@ -311,7 +311,7 @@ def _rejected(model: Model, receipt: Receipt, labels: Sequence[Label]) -> list[t
     refused = [labels[rows[at]] for at in indices]
     texts = [label.y for label in refused]
     why = rejection_reasons(model, len(rows), indices, texts, receipt.set_aside)
-    return [(label.place, reason) for label, reason in zip(refused, why, strict=True)]
+    return [(label.index, reason) for label, reason in zip(refused, why, strict=True)]
 
 
 def _rejected_first(
@@ -324,7 +324,7 @@ def _rejected_first(
     refused = [journalled[number] for number in numbers]
     texts = [label.y for label in refused]
     why = rejection_reasons(model, answer.count, numbers, texts, answer.rows.set_aside)
-    return [(label.place, reason) for label, reason in zip(refused, why, strict=True)]
+    return [(label.index, reason) for label, reason in zip(refused, why, strict=True)]
 
 
 def _listed(duplicates: Sequence[tuple[int, int]]) -> Any:

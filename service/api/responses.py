@@ -54,7 +54,7 @@ async def learned_of(
 
     Raises Problem 422 if the key was used with another request, RowsRefused if no row was accepted.
     """
-    if receipt.placed.conflict:
+    if receipt.position.conflict:
         raise key_reused()
     if receipt.scores is not None:
         model.mark_names_journalled(parsed, receipt)
@@ -77,20 +77,20 @@ def answer_new(
     `may_be_empty`."""
     assert receipt.scores is not None and receipt.losses is not None
     if (
-        receipt.placed.count == 1 == parsed.count
+        receipt.position.count == 1 == parsed.count
         and receipt.rejected is not None
         and not receipt.rejected[0]
     ):
         (label,) = parsed.labels
         predicted = receipt.predicted[0] if receipt.predicted else None
         score, loss = float(receipt.scores[0]), float(receipt.losses[0])
-        answered = learned_row(model, receipt.placed.seq, label, score, loss, predicted)
+        answered = learned_row(model, receipt.position.seq, label, score, loss, predicted)
         answered.scores = answered.scores if with_scores else UNSET
         return answered
     rejected = indices_where(receipt.rejected)
     losses = where_not(receipt.rejected if rejected else None, receipt.losses)
-    placed, mistakes = receipt.placed, _mistakes(model, parsed, receipt, rejected)
-    answer = Answer(placed.seq, placed.count, len(losses), mistakes, mean(losses), None)
+    position, mistakes = receipt.position, _mistakes(model, parsed, receipt, rejected)
+    answer = Answer(position.seq, position.count, len(losses), mistakes, mean(losses), None)
     rows = range(len(parsed.row_indices)) if receipt.rows is None else receipt.rows
     errors = [*parsed.errors, *_conflicts(parsed, receipt.conflicts)]
     if not rows and not receipt.duplicates and not may_be_empty:
@@ -126,9 +126,9 @@ def learned_rows(model: Model, parsed: ParsedRows, receipt: Receipt) -> Iterator
 
     parsed, receipt     of all of them, journalled as one request
     """
-    first_seq = receipt.placed.first_seq
+    first_seq = receipt.position.first_seq
     if receipt.scores is None:  # a snapshot that another process wrote has the outcome
-        for index in range(receipt.placed.count):
+        for index in range(receipt.position.count):
             yield _learned_elsewhere(model, PartPosition(first_seq + index, first_seq + index, 1))
         return
     assert receipt.losses is not None and receipt.rejected is not None
@@ -152,19 +152,19 @@ def learned_rows(model: Model, parsed: ParsedRows, receipt: Receipt) -> Iterator
         yield answer_new(model, ParsedRows(row, [0], single=True), one, with_scores=True)
 
 
-def _learned_elsewhere(model: Model, placed: PartPosition) -> Learned:
+def _learned_elsewhere(model: Model, position: PartPosition) -> Learned:
     """The answer to rows whose outcome is not kept."""
-    return Learned(model.record.id, placed.seq, placed.count, None, None, None, None, True)
+    return Learned(model.record.id, position.seq, position.count, None, None, None, None, True)
 
 
 def answer_repeat(
     model: Model, parsed: ParsedRows, receipt: Receipt, with_scores: bool, skipped: "SkippedRows"
 ) -> Learned:
     """The first answer to a repeated request, or as much of it as is kept."""
-    placed = receipt.placed
+    position = receipt.position
     answer = first_answer(model, receipt)
     if answer is None:
-        return _learned_elsewhere(model, placed)
+        return _learned_elsewhere(model, position)
     errors = [*parsed.errors, *_conflicts(parsed, skipped.conflicts)]
     if answer.rows is None:
         answered = learned_before(model, answer, len(errors) + answer.count - answer.learned, True)
@@ -181,9 +181,9 @@ def answer_repeat(
 
 def first_answer(model: Model, receipt: Receipt) -> Answer | None:
     """The first answer as it is kept; None if not. Without new rows it is computed, not kept."""
-    if receipt.answer is not None or receipt.placed.count or not receipt.placed.duplicate:
+    if receipt.answer is not None or receipt.position.count or not receipt.position.duplicate:
         return receipt.answer
-    return answer_without_rows(receipt.placed.seq, model.row_schema.task)
+    return answer_without_rows(receipt.position.seq, model.row_schema.task)
 
 
 class SkippedRows:

@@ -124,7 +124,7 @@ def _answer(
     """The answer to a batch, of which any number of rows may be accepted."""
     receipt = batch.receipt
     if batch.is_duplicate or receipt.scores is None:
-        count = receipt.placed.count
+        count = receipt.position.count
         learned = None if count else 0
         answered = Learned(
             model.record.id, 0, count, learned, None, None, len(parsed.errors), batch.is_duplicate
@@ -135,6 +135,6 @@ def _answer(
         model.mark_names_journalled(parsed, receipt)
         answered = answer_new(model, parsed, receipt, with_scores, may_be_empty=True)
     # The append has brought the replica to the end of the journal.
-    answered.seq = receipt.placed.seq or model.replica.seq
+    answered.seq = receipt.position.seq or model.replica.seq
     answered.source = SourceNext(source, batch.cursor.next)
     return answered

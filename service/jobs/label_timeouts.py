@@ -86,7 +86,7 @@ class DefaultLabels:
                 except Problem as problem:  # it accepts no rows now: retry at the next sweep
                     log.debug("model %r: %s", waiting.model, problem.detail)
                     return
-                self._registry.counters.saw_default_labels(receipt.placed.count)
+                self._registry.counters.saw_default_labels(receipt.position.count)
 
     def _log_once(self, error: Exception) -> None:
         """Log an error once until it changes."""

@@ -1,7 +1,7 @@
 """Deduplication of the parts of an append: in SQLite, and the parts' positions of every store.
 
-A store returns the seq before the new entry and the skipped parts. `placed` computes each part's
-seqs from these, for a first append and for a repeated nonce alike.
+A store returns the seq before the new entry and the skipped parts. `part_positions` computes each
+part's seqs from these, for a first append and for a repeated nonce alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,25 +102,25 @@ class Deduplication:
         self.labels: list[bytes] = []
         self.relabelled: dict[bytes, RowLabel] = {}
 
-    def process(self, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]) -> None:
-        """Process the group; `known` looks up the stored value of a key."""
+    def process(self, parts: Sequence[Part], find: Callable[[bytes], KeyEntry | None]) -> None:
+        """Process the group; `find` finds the stored value of a key."""
         for start, stop in requests(parts):
             opening = parts[start]
             entry = None
             if opens_request(opening):
                 assert opening.key is not None
-                entry = self.keys.get(opening.key) or known(opening.key)
+                entry = self.keys.get(opening.key) or find(opening.key)
             elif not opening.whole:  # it stands alone
-                self._take(start, opening, known)
+                self._take(start, opening, find)
                 continue
             if entry is None:
-                self._take_request(start, parts[start:stop], known)
+                self._take_request(start, parts[start:stop], find)
             else:
                 for number in range(start, stop):
                     self._skip(number, opening, entry)
 
     def _take_request(
-        self, start: int, parts: Sequence[Part], known: Callable[[bytes], KeyEntry | None]
+        self, start: int, parts: Sequence[Part], find: Callable[[bytes], KeyEntry | None]
     ) -> None:
         opening = parts[0]
         request = Deduplication(
@@ -135,7 +135,7 @@ class Deduplication:
             is_accepted = opening.count > 0 or len(parts) == 1
             start, parts = start + 1, parts[1:]
         for number, part in enumerate(parts, start):
-            is_accepted |= request._take(number, part, lambda key: self.keys.get(key) or known(key))
+            is_accepted |= request._take(number, part, lambda key: self.keys.get(key) or find(key))
         conflicts = [one for one in request.skipped if one.is_conflict]
         if opening.whole and conflicts:
             # A conflict with another row of the same request gets an empty position, as that row
@@ -159,14 +159,14 @@ class Deduplication:
         self.labels += request.labels
         self.seq = request.seq
 
-    def _take(self, number: int, part: Part, known: Callable[[bytes], KeyEntry | None]) -> bool:
+    def _take(self, number: int, part: Part, find: Callable[[bytes], KeyEntry | None]) -> bool:
         """Keep a part unless its own key is known; return False if it is in conflict."""
         if part.pending is not None:
-            return self._take_pending(number, part, part.pending, known)
+            return self._take_pending(number, part, part.pending, find)
         if part.key is not None:
             if part.key[0] == KeyKind.LABEL and part.revisable is None:
                 self.labels.append(part.key)
-            entry = self._earlier(part, part.key, self.keys.get(part.key) or known(part.key))
+            entry = self._earlier(part, part.key, self.keys.get(part.key) or find(part.key))
             if entry is not None:
                 return self._skip(number, part, entry)
             last = self.seq + part.count
@@ -193,10 +193,10 @@ class Deduplication:
         return KeyEntry(row.seq, 1, part.fingerprint if is_same else None)
 
     def _take_pending(
-        self, number: int, part: Part, row: NewPendingRow, known: Callable[[bytes], KeyEntry | None]
+        self, number: int, part: Part, row: NewPendingRow, find: Callable[[bytes], KeyEntry | None]
     ) -> bool:
         """Keep a part with a pending row unless its label is known or a row is stored already."""
-        entry = self.keys.get(row.key) or known(row.key)
+        entry = self.keys.get(row.key) or find(row.key)
         if entry is not None:
             self.skipped.append(SkippedPart(number, entry.seq, entry.records, False))
         elif row.key in self.pending or self._is_pending(row.key):
@@ -218,7 +218,7 @@ def last_known(skipped: Sequence[SkippedPart], seq: int) -> int:
     return max((one.seq for one in skipped if not one.is_conflict), default=seq)
 
 
-def placed(
+def part_positions(
     parts: Sequence[Part], before: int, skipped: Sequence[SkippedPart]
 ) -> tuple[PartPosition, ...]:
     """Position of each part, given the seq before the entry and the skipped parts."""

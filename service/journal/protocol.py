@@ -159,7 +159,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """Result of an append.
 
-    placed           position of each part
+    positions        of the parts, in their order
     first_seq, seq   of the new entry; None if nothing was new
     previous, chain  chain before and after; equal if nothing was new
     entries          entries after `known_seq` and before the new one, up to 1 MiB but at least one,
@@ -170,7 +170,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     shortfall        why durability is lower than requested (too few replicas), else None
     """
 
-    placed: tuple[PartPosition, ...]
+    positions: tuple[PartPosition, ...]
     first_seq: int | None
     seq: int | None
     previous: str

@@ -87,7 +87,7 @@ class Wait:
 class Label:
     """A label of a request: its index, the sample's id, and the value that the learner sees."""
 
-    place: int
+    index: int
     id: str
     y: float | str
 
@@ -161,12 +161,12 @@ class Labelled:
     def add_known(self, label: Label, kept: KeyEntry) -> None:
         """A sample that has a label already: the same (duplicate) or another (conflict)."""
         is_same = kept.fingerprint == label.fingerprint
-        (self.duplicates if is_same else self.conflicts).append((label.place, kept.seq))
+        (self.duplicates if is_same else self.conflicts).append((label.index, kept.seq))
 
     def add_missing(self, label: Label, row: PendingRow | None) -> None:
         """A sample that is unknown, or whose row has expired."""
         has_expired = row is not None and not row.body
-        (self.expired if has_expired else self.unknown).append(label.place)
+        (self.expired if has_expired else self.unknown).append(label.index)
 
 
 def packed_label(y: float | str) -> bytes:
@@ -313,7 +313,7 @@ async def remember(journal: Journal, model: Model, served: ServedRows, wait: Wai
         with_scores(entering, np.array(served.scores), np.concatenate(of_features))
     request = await run_short_here(is_short, _observing, entering, served.waiting(wait))
     receipt = await model.submit(request)
-    return receipt.placed.count
+    return receipt.position.count
 
 
 def _observing(entering: ListedRows, waiting: Sequence[NewPendingRow]) -> Request:
@@ -358,7 +358,7 @@ async def learn_labels(
             is_short, request_of, model, labelled.found, rows, key, fingerprint
         )
         labelled.receipt = await model.submit(request)
-        positions = labelled.receipt.placed
+        positions = labelled.receipt.position
         if positions.conflict:
             raise key_reused()
         if not positions.duplicate:

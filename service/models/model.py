@@ -134,8 +134,8 @@ class Model(CommitListener):
         if isinstance(request, ControlRequest):
             receipt = await future
             self._remeasure()  # a new member is large
-            if receipt.control_outcome is None and not is_left(receipt.placed):
-                raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
+            if receipt.control_outcome is None and not is_left(receipt.position):
+                raise OutcomeForgotten(request.control.kind, receipt.position.seq)
             return receipt
         waiting = ticket or self.deps.waiting.enter()
         waiting.future = future
@@ -173,11 +173,11 @@ class Model(CommitListener):
     def mark_names_journalled(self, parsed: ParsedRows, receipt: Receipt) -> None:
         """Note which feature names the journal has now. Conflicting rows did not bring theirs."""
         if not receipt.conflicts:
-            self.row_schema.mark_journalled(parsed.names, receipt.placed.seq)
+            self.row_schema.mark_journalled(parsed.names, receipt.position.seq)
         elif isinstance(parsed.rows, ListedRows):
             for row in receipt.rows or ():
                 self.row_schema.mark_journalled(
-                    parsed.rows.names_of(row, row + 1), receipt.placed.seq
+                    parsed.rows.names_of(row, row + 1), receipt.position.seq
                 )
 
     async def known(self, keys: Sequence[bytes]) -> list[KeyEntry | None]:

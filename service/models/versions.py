@@ -150,7 +150,7 @@ async def roll_back_to_seq(
             try:
                 request = ControlRequest.of(order, key, requested, by=by, held=position)
                 receipt = await model.submit(request)
-                staged.is_named = not is_left(receipt.placed)
+                staged.is_named = not is_left(receipt.position)
                 return order, receipt
             except UnknownCopy:
                 if tried == ATTEMPTS - 1:

@@ -367,14 +367,14 @@ class Committer:
                 # The group is journalled, but the group in front of it could not be learned. The
                 # replica that replaces this one applies both.
                 raise OutcomeUnknown(self._refusal or "the rows in front of it were not learned")
-            placed = by_request(requests, appended.placed)
+            positions = by_request(requests, appended.positions)
             try:
                 if is_bulk(group.rows) and self._is_next(appended):
                     assert appended.seq is not None
                     self._learning_until = LogPosition(appended.seq, appended.chain)
                     self._append_ahead()
                     await self._await_next_request(group)
-                applied = await self._apply(group, appended, placed)
+                applied = await self._apply(group, appended, positions)
             except JournalUnavailable as error:  # the group is in the journal nevertheless
                 raise OutcomeUnknown(str(error)) from error
             finally:
@@ -386,9 +386,9 @@ class Committer:
         if isinstance(requests[0], ControlRequest):
             assert not isinstance(applied, Outcome)
             outcomes = replica.control_outcomes
-            return [receipt_of_control(requests[0], appended.placed[0], applied, outcomes)]
+            return [receipt_of_control(requests[0], appended.positions[0], applied, outcomes)]
         assert not isinstance(applied, ControlOutcome)
-        return receipts_of(requests, placed, applied, replica.first_responses)
+        return receipts_of(requests, positions, applied, replica.first_responses)
 
     def _send(self, group: Group) -> "asyncio.Future[Appended]":
         """Append the group once. The future also carries errors."""
@@ -444,7 +444,7 @@ class Committer:
         return appended
 
     async def _apply(
-        self, group: Group, appended: Appended, placed: Sequence[Sequence[PartPosition]]
+        self, group: Group, appended: Appended, positions: Sequence[Sequence[PartPosition]]
     ) -> Applied | None:
         """Bring the replica past the append. Return the outcome of what is new.
 
@@ -489,13 +489,13 @@ class Committer:
             await self._rebuild(cause)
             self._check_kept(appended)
             return replica.watched[group.nonce]
-        new = new_of(group.requests, placed, replica.parts.absent)
+        new = new_of(group.requests, positions, replica.parts.absent)
         return await replica.apply_own(appended.seq, appended.chain, new)
 
     def _check_kept(self, appended: Appended) -> None:
         """Raise OutcomeUnknown if the journal, read to its end, lost an acknowledged append."""
         replica, seq = self._replica, appended.seq
-        is_lost = any(placed.seq > replica.seq for placed in appended.placed)
+        is_lost = any(position.seq > replica.seq for position in appended.positions)
         if seq is not None and seq >= replica.lineage.start:
             is_lost = is_lost or not replica.lineage.holds(seq, appended.chain)
         if is_lost:

@@ -291,7 +291,7 @@ def _are_wrong(batch: Batch, outcome: Outcome) -> np.ndarray:
     """Mask of rows that were predicted wrongly."""
     if outcome.predicted is not None:
         named = [*outcome.classes, None]  # an index of -1 is no class
-        predicted = [named[place] for place in outcome.predicted.tolist()]
+        predicted = [named[index] for index in outcome.predicted.tolist()]
         classes = [  # an observed row has none
             None if label != label else batch.classes[int(label)] for label in batch.labels.tolist()
         ]

@@ -143,46 +143,48 @@ class Lineage:
         return lineage
 
     def _holds(self, seq: int, chain: int) -> bool:
-        place = bisect_right(self._seqs, seq) - 1
-        return place >= 0 and self._seqs[place] == seq and self._chains[place] == chain
+        position = bisect_right(self._seqs, seq) - 1
+        return position >= 0 and self._seqs[position] == seq and self._chains[position] == chain
 
     def _trim(self, kept: int) -> None:
         if len(self._seqs) > kept:
             del self._seqs[:-kept], self._chains[:-kept]
 
 
-def contradicts(appended: Appended, place: LogPosition) -> bool:
-    """Does the answer to an append made after `place` show that the journal lost `place`?"""
+def contradicts(appended: Appended, position: LogPosition) -> bool:
+    """Does the answer to an append made after `position` show that the journal lost `position`?"""
     for entry in appended.entries:
-        if entry.seq > place.seq:
-            return not follows(entry, place.chain)
+        if entry.seq > position.seq:
+            return not follows(entry, position.chain)
     if appended.entries or appended.more:
         return False
-    goes_on = appended.first_seq in (None, place.seq + 1)
-    return not goes_on or appended.previous != place.chain
+    goes_on = appended.first_seq in (None, position.seq + 1)
+    return not goes_on or appended.previous != position.chain
 
 
-def may_contradict(appended: Appended, place: LogPosition, lineage: Lineage) -> bool:
-    """May an append's answer disagree with the history that led to `place`?
+def may_contradict(appended: Appended, position: LogPosition, lineage: Lineage) -> bool:
+    """May an append's answer disagree with the history that led to `position`?
 
     The append was made after another log position, or was answered earlier. It may be older than
     the replica, or describe entries lost since. A position before the remembered entries cannot be
     decided and counts as a disagreement. The head decides.
     """
     for entry in appended.entries:
-        if entry.seq > place.seq:
-            is_next = entry.first_seq == place.seq + 1
-            return not follows(entry, place.chain) if is_next else entry.first_seq <= place.seq
+        if entry.seq > position.seq:
+            is_next = entry.first_seq == position.seq + 1
+            return (
+                not follows(entry, position.chain) if is_next else entry.first_seq <= position.seq
+            )
         if not lineage.holds(entry.seq, entry.chain):
             return True
     if appended.seq is None or appended.first_seq is None:
         is_all = not appended.entries and not appended.more
         return is_all and not lineage.holds_chain(appended.chain)
-    if appended.seq <= place.seq:
+    if appended.seq <= position.seq:
         return not lineage.holds(appended.seq, appended.chain)
-    if appended.first_seq == place.seq + 1:
-        return appended.previous != place.chain
-    return appended.first_seq <= place.seq  # no entry ends in the middle of another
+    if appended.first_seq == position.seq + 1:
+        return appended.previous != position.chain
+    return appended.first_seq <= position.seq  # no entry ends in the middle of another
 
 
 def follows(entry: Entry, chain: str) -> bool:

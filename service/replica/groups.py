@@ -111,14 +111,16 @@ def _is_repeatable(request: AnyRequest) -> bool:
 
 def is_complete(appended: Appended) -> bool:
     """Is the whole append as durable as requested, and free of key conflicts?"""
-    return appended.shortfall is None and not any(placed.conflict for placed in appended.placed)
+    return appended.shortfall is None and not any(
+        position.conflict for position in appended.positions
+    )
 
 
 def is_whole(group: Group, appended: Appended) -> bool:
     """Did the append make one entry of these rows that follows the returned entries?"""
     is_of_rows = isinstance(group.requests[0], Request)
     is_linked = appended.seq is not None and not appended.more
-    return is_of_rows and is_linked and not any(map(is_left, appended.placed))
+    return is_of_rows and is_linked and not any(map(is_left, appended.positions))
 
 
 def own_entry(group: Group, appended: Appended) -> Entry:

@@ -43,21 +43,21 @@ async def state_at(features: Features, journal: Journal, record: ModelRecord, se
     """
     first = await kept_from(journal, record)
     bases = sorted(await _bases(journal, record, first), key=lambda base: base[0].seq)
-    earliest = 0 if first == 1 else min((place.seq for place, _ in bases), default=record.seq)
+    earliest = 0 if first == 1 else min((position.seq for position, _ in bases), default=record.seq)
     if not earliest <= seq <= record.seq:
         raise NotKept(record.id, seq, earliest, record.seq)
-    for place, digest in reversed(bases):
-        if place.seq > seq:
+    for position, digest in reversed(bases):
+        if position.seq > seq:
             continue
         replica = await run_making(spec_of(record), Replica, record, features, 0)
         try:
-            snapshot = await _read_base(journal, record, place, digest)
+            snapshot = await _read_base(journal, record, position, digest)
             await restore_snapshot(replica, snapshot, any_identity=digest is not None)
-            await _check_held(journal, record, place)
+            await _check_held(journal, record, position)
             await advance(replica, journal, seq)
             return replica
         except (CorruptState, Forked, Trimmed) as error:
-            log.warning("model %r: cannot start at seq %d: %s", record.id, place.seq, error)
+            log.warning("model %r: cannot start at seq %d: %s", record.id, position.seq, error)
     if first == 1:
         replica = await run_making(spec_of(record), Replica, record, features, 0)
         await advance(replica, journal, seq)
@@ -71,43 +71,45 @@ async def _bases(
     """Snapshots and versions (with digest) that the kept journal continues from."""
     where = (record.id, record.incarnation)
     found: list[tuple[LogPosition, str | None]] = [
-        (place, None) for place in await journal.snapshots(*where)
+        (position, None) for position in await journal.snapshots(*where)
     ]
     found += [
         (LogPosition(version.seq, version.chain), version.digest)
         for version in await journal.versions(*where)
     ]
-    return [(place, digest) for place, digest in found if first - 1 <= place.seq <= record.seq]
+    return [
+        (position, digest) for position, digest in found if first - 1 <= position.seq <= record.seq
+    ]
 
 
 async def _read_base(
-    journal: Journal, record: ModelRecord, place: LogPosition, digest: str | None
+    journal: Journal, record: ModelRecord, position: LogPosition, digest: str | None
 ) -> Snapshot:
     """Read a snapshot or copy. Raises CorruptState if it was deleted."""
     where = (record.id, record.incarnation)
     if digest is not None:
         data = await journal.copy_get(*where, digest)
         if data is not None:
-            return Snapshot(place.seq, place.chain, data)
+            return Snapshot(position.seq, position.chain, data)
     else:
         for n in (0, 1):
             snapshot = await journal.snapshot_get(*where, n)
-            if snapshot is not None and snapshot.seq == place.seq:
+            if snapshot is not None and snapshot.seq == position.seq:
                 return snapshot
     raise CorruptState("the store no longer has it")
 
 
-async def _check_held(journal: Journal, record: ModelRecord, place: LogPosition) -> None:
-    """Raise Forked if the journal does not continue from `place`."""
-    following = await journal.read(record.id, record.incarnation, place.seq, 1)
+async def _check_held(journal: Journal, record: ModelRecord, position: LogPosition) -> None:
+    """Raise Forked if the journal does not continue from `position`."""
+    following = await journal.read(record.id, record.incarnation, position.seq, 1)
     if following:
         first = following[0]
-        is_held = first.first_seq == place.seq + 1
-        is_held = is_held and next_chain(place.chain, first.nonce) == first.chain
+        is_held = first.first_seq == position.seq + 1
+        is_held = is_held and next_chain(position.chain, first.nonce) == first.chain
     else:
-        is_held = (place.seq, place.chain) == (record.seq, record.chain)
+        is_held = (position.seq, position.chain) == (record.seq, record.chain)
     if not is_held:
-        raise Forked(f"model {record.id!r}: the journal does not continue from seq {place.seq}")
+        raise Forked(f"model {record.id!r}: the journal does not continue from seq {position.seq}")
 
 
 async def advance(replica: Replica, journal: Journal, until: int) -> None:

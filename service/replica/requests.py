@@ -227,7 +227,7 @@ class Receipt(msgspec.Struct):
     Per-row fields cover the journalled rows. They are arrays if there are many rows.
     """
 
-    placed: PartPosition
+    position: PartPosition
     """Position of the whole request. `duplicate` and `conflict` refer to its own key."""
     scores: Column | None = None
     losses: Column | None = None
@@ -249,21 +249,21 @@ class Receipt(msgspec.Struct):
 
 
 def by_request(
-    requests: Sequence[AnyRequest], placed: Sequence[PartPosition]
+    requests: Sequence[AnyRequest], positions: Sequence[PartPosition]
 ) -> list[Sequence[PartPosition]]:
     """Split the positions of a group's parts by request."""
     if len(requests) == 1:
-        return [placed]
-    found = []
+        return [positions]
+    split = []
     at = 0
     for request in requests:
-        found.append(placed[at : at + len(request.parts)])
+        split.append(positions[at : at + len(request.parts)])
         at += len(request.parts)
-    return found
+    return split
 
 
-def is_left(place: PartPosition) -> bool:
-    return place.duplicate or place.conflict or place.refused
+def is_left(position: PartPosition) -> bool:
+    return position.duplicate or position.conflict or position.refused
 
 
 class NewRows(NamedTuple):
@@ -281,7 +281,7 @@ class NewRows(NamedTuple):
 
 
 def new_of(
-    requests: Sequence[AnyRequest], placed: Sequence[Sequence[PartPosition]], absent: AbsentSeqs
+    requests: Sequence[AnyRequest], positions: Sequence[Sequence[PartPosition]], absent: AbsentSeqs
 ) -> NewRows:
     """Collect the new rows of requests; at least one row is new.
 
@@ -295,13 +295,13 @@ def new_of(
     names: list[tuple[int, str]] = []
     keyed: list[KeyedRequest] = []
     named: list[tuple[int, bytes]] = []
-    for request, places in zip(requests, placed, strict=True):
+    for request, its_positions in zip(requests, positions, strict=True):
         assert isinstance(request, Request)
-        if len(places) == 1 and request.parts[0].key is None:  # most requests
+        if len(its_positions) == 1 and request.parts[0].key is None:  # most requests
             rows.append(request.rows)  # without a key no row is a duplicate
             names += request.names
             continue
-        kept = _new_parts(request, places)
+        kept = _new_parts(request, its_positions)
         if not kept:
             continue
         if request.earlier:
@@ -310,7 +310,7 @@ def new_of(
             for row, _, position in kept:
                 seqs[row] = position.first_seq
             request.rows.replaced = absent.replaced(request.earlier, seqs) or []
-        if not any(map(is_left, places)):
+        if not any(map(is_left, its_positions)):
             rows.append(request.rows)
             names += request.names
         else:
@@ -320,12 +320,12 @@ def new_of(
                 rows.append(batch[begin : begin + part.count])
                 names += request.rows.names_of(begin, begin + part.count)
         ids = [
-            (place.first_seq, part.key)
-            for _, part, place in kept
+            (position.first_seq, part.key)
+            for _, part, position in kept
             if part.key is not None and part.pending is None
         ]
         named += [(seq, key) for seq, key in ids if names_a_row(key)]
-        if request.key is not None and not is_left(places[0]):
+        if request.key is not None and not is_left(its_positions[0]):
             count = sum(part.count for _, part, _ in kept)
             keys = tuple(key for _, key in ids if key != request.key)
             keyed.append(KeyedRequest(request.key, kept[0][2].first_seq, count, keys))
@@ -333,20 +333,20 @@ def new_of(
 
 
 def _new_parts(
-    request: Request, placed: Sequence[PartPosition]
+    request: Request, positions: Sequence[PartPosition]
 ) -> list[tuple[int, Part, PartPosition]]:
     """Parts with new rows, each with the index of its first row and its position."""
     firsts = accumulate([part.count for part in request.parts], initial=0)
     return [
-        (first, part, place)
-        for first, part, place in zip(firsts, request.parts, placed, strict=False)
-        if part.count and not is_left(place)
+        (first, part, position)
+        for first, part, position in zip(firsts, request.parts, positions, strict=False)
+        if part.count and not is_left(position)
     ]
 
 
 def receipts_of(
     requests: Sequence[AnyRequest],
-    placed: Sequence[Sequence[PartPosition]],
+    positions: Sequence[Sequence[PartPosition]],
     outcome: Outcome | None,
     first_responses: FirstResponses,
 ) -> list[Receipt]:
@@ -360,17 +360,17 @@ def receipts_of(
         if len(scores) < MIN_ARRAY_ROWS * len(requests):
             scores, losses, rejected = scores.tolist(), losses.tolist(), rejected.tolist()
         if outcome.predicted is not None:
-            places = outcome.predicted.tolist()
-            predicted = [outcome.classes[place] if place >= 0 else None for place in places]
+            classes = outcome.predicted.tolist()
+            predicted = [outcome.classes[index] if index >= 0 else None for index in classes]
     receipts = []
     first = 0
-    for request, its_places in zip(requests, placed, strict=True):
-        receipt = _placed_receipt(request, its_places)
+    for request, its_positions in zip(requests, positions, strict=True):
+        receipt = _receipt_of(request, its_positions)
         receipts.append(receipt)
-        count = receipt.placed.count
-        if is_left(receipt.placed) or (count and outcome is None):
-            if request.key is not None and not receipt.placed.conflict:
-                receipt.answer = first_responses.find(request.key, receipt.placed.seq)
+        count = receipt.position.count
+        if is_left(receipt.position) or (count and outcome is None):
+            if request.key is not None and not receipt.position.conflict:
+                receipt.answer = first_responses.find(request.key, receipt.position.seq)
             continue
         last = first + count
         receipt.scores = scores[first:last]
@@ -386,7 +386,7 @@ def receipts_of(
 
 def receipt_of_control(
     request: ControlRequest,
-    place: PartPosition,
+    position: PartPosition,
     outcome: ControlOutcome | None,
     control_outcomes: ControlOutcomes,
 ) -> Receipt:
@@ -395,35 +395,38 @@ def receipt_of_control(
     Without an `outcome` the replica passed the control by loading a snapshot; then the snapshot's
     kept outcomes answer.
     """
-    if outcome is None and not is_left(place):
-        outcome = control_outcomes.of(place.seq, request.control)
-    return Receipt(place, control_outcome=outcome)
+    if outcome is None and not is_left(position):
+        outcome = control_outcomes.of(position.seq, request.control)
+    return Receipt(position, control_outcome=outcome)
 
 
-def _placed_receipt(request: AnyRequest, placed: Sequence[PartPosition]) -> Receipt:
+def _receipt_of(request: AnyRequest, positions: Sequence[PartPosition]) -> Receipt:
     """Receipt with the position of the whole request and its rows that were left out."""
     of_key = isinstance(request, ControlRequest) or request.key is not None
-    is_of_key = of_key and is_left(placed[0]) and not placed[0].refused
-    if is_of_key or (len(placed) == 1 and not is_left(placed[0])):
-        return Receipt(placed[0])
+    is_of_key = of_key and is_left(positions[0]) and not positions[0].refused
+    if is_of_key or (len(positions) == 1 and not is_left(positions[0])):
+        return Receipt(positions[0])
     rows: list[int] = []
     duplicates: list[tuple[int, int]] = []
     conflicts: list[int] = []
     first = 0
-    for part, place in zip(request.parts, placed, strict=True):
+    for part, position in zip(request.parts, positions, strict=True):
         stop = first + part.count
-        if place.duplicate:
-            duplicates.append((first, place.seq))
-        elif place.conflict:
+        if position.duplicate:
+            duplicates.append((first, position.seq))
+        elif position.conflict:
             conflicts.append(first)
-        elif not place.refused:
+        elif not position.refused:
             rows += range(first, stop)
         first = stop
     # A part that only opens the request has no rows.
-    kept = [place for place in placed if not is_left(place) and place.count]
+    kept = [position for position in positions if not is_left(position) and position.count]
     # If nothing is new, use the last seq of the known rows.
-    known = [place for place in placed if place.duplicate]
-    seq = max((place.seq for place in kept or known or placed if not place.conflict), default=0)
+    known = [position for position in positions if position.duplicate]
+    seq = max(
+        (position.seq for position in kept or known or positions if not position.conflict),
+        default=0,
+    )
     whole = PartPosition(seq + 1 - len(rows), seq, len(rows))
     journalled = rows if duplicates or conflicts else None
     return Receipt(whole, rows=journalled, duplicates=duplicates, conflicts=conflicts)

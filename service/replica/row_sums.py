@@ -25,7 +25,7 @@ def indices_where(flags: Column | None) -> list[int]:
         return found
     if True not in flags:
         return []
-    return [place for place, is_set in enumerate(flags) if is_set]
+    return [index for index, is_set in enumerate(flags) if is_set]
 
 
 def where_not(flags: Column | None, column: Column) -> Column:

@@ -96,9 +96,9 @@ def _history(log: Log, truth: Truth, acked: Sequence[Acked], revised: Collection
     """Acknowledged is journalled once, unless it was among what was lost."""
     lost = tags_in(log.cut)
     kept = [
-        Acknowledged(one.tag, one.receipt.placed.seq, one.receipt.placed.count)
+        Acknowledged(one.tag, one.receipt.position.seq, one.receipt.position.count)
         for one in acked
-        if one.tag is not None and one.tag not in lost and not one.receipt.placed.conflict
+        if one.tag is not None and one.tag not in lost and not one.receipt.position.conflict
     ]
     everything = _Sent(dict.fromkeys(revised, MOST_LABELS))
     try:
@@ -181,7 +181,7 @@ def _keys(truth: Truth, revised: Collection[bytes]) -> list[str]:
 
 def _answer(log: Log, truth: Truth, acked: Acked) -> list[str]:
     """The response about rows or a control is what the journal makes of them."""
-    placement, receipt = acked.receipt.placed, acked.receipt
+    placement, receipt = acked.receipt.position, acked.receipt
     if placement.conflict or placement.duplicate or log.was_cut_below(placement.seq, acked.began):
         return []
     if isinstance(acked.request, ControlRequest):

@@ -196,18 +196,18 @@ class Client:
             answer = await self.ask(lambda worker: worker.submit(model_id, request), worker, tag)
             if answer is not None:
                 incarnation, receipt = answer
-                receipt.placed = models.place_of(receipt)
+                receipt.position = models.place_of(receipt)
                 is_first = self._world.uses[model_id, key] == 1
                 # The key still shows that it was done, though the store has forgotten the outcome.
-                if receipt.placed.duplicate and is_first and not self._world.store.most_nonces:
+                if receipt.position.duplicate and is_first and not self._world.store.most_nonces:
                     problem = (
-                        f"{model_id}: {receipt.placed} under {key}, which no other request used"
+                        f"{model_id}: {receipt.position} under {key}, which no other request used"
                     )
                     self._world.notes.problems.append(problem)
                 acked = Acked(model_id, incarnation, tag, request, receipt, began)
                 self._world.notes.acked.append(acked)
-                self._world.tell(f"client got {receipt.placed}")
-                if self._chance.random() < (0.6 if receipt.placed.duplicate else 0.2):
+                self._world.tell(f"client got {receipt.position}")
+                if self._chance.random() < (0.6 if receipt.position.duplicate else 0.2):
                     await self.ask(lambda worker: worker.predict(model_id, 0), worker)
                 return
             await asyncio.sleep(self._chance.random() * self._chance.choice(PAUSES_S))

@@ -169,7 +169,7 @@ async def revise(worker: "Worker", model_id: str, tag: int, y: float) -> None:
         late.revised.add(row)
         labels = [Label(0, str(tag), y)]
         got = await learn_labels(worker.connection, model, labels, revises=True)
-    position = None if got.receipt is None else got.receipt.placed
+    position = None if got.receipt is None else got.receipt.position
     if position is not None and position.count:
         late.revisions.append((row, y, position.seq, began))
 
@@ -209,7 +209,7 @@ def _said(got: Labelled) -> tuple[int | None, str]:
     if got.conflicts or (receipt and receipt.conflicts):
         return None, "conflict"
     if receipt is not None:
-        return receipt.placed.seq, "new"
+        return receipt.position.seq, "new"
     return None, "unknown" if got.unknown else "expired"
 
 

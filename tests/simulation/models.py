@@ -210,7 +210,7 @@ def place_of(receipt: Receipt) -> PartPosition:
     """Where the rows of a request stand, or the only one, where its id was known."""
     for _, seq in receipt.duplicates:
         return PartPosition(seq, seq, 1, duplicate=True)
-    return receipt.placed
+    return receipt.position
 
 
 def unlearning(tag: int) -> Unlearn:

@@ -54,7 +54,7 @@ class Notes:
 
     def saw_answer(self, worker: "Worker", model: Model, receipt: Receipt, began: int) -> None:
         """At an answer the replica has learned what it acknowledges, with that outcome."""
-        replica, placement = model.replica, receipt.placed
+        replica, placement = model.replica, receipt.position
         log = self.log_of(model)
         if log is None or placement.conflict:
             return
@@ -77,7 +77,7 @@ class Notes:
 
         This holds as far as it can know, which excludes entries before the snapshot that it loaded.
         """
-        log, placement, replica = self.log_of(model), receipt.placed, model.replica
+        log, placement, replica = self.log_of(model), receipt.position, model.replica
         if log is None or not log.cuts or not isinstance(request, Request):
             return
         if placement.duplicate or placement.conflict or not placement.count:
@@ -119,7 +119,7 @@ class Notes:
         the entry. But an answer that arrives once the entry has been trimmed only holds its
         position.
         """
-        log, placement = self.log_of(model), receipt.placed
+        log, placement = self.log_of(model), receipt.position
         if log is None or receipt.scores is not None or receipt.control_outcome is not None:
             return
         if placement.duplicate or placement.conflict or log.was_cut_below(placement.seq, began):

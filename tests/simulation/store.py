@@ -14,7 +14,7 @@ from dualstream.service.journal.deduplicate import (
     KeyEntry,
     RowLabel,
     check_parts,
-    placed,
+    part_positions,
 )
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
@@ -158,7 +158,7 @@ class Store:
             entries, more = [], True
         is_new = done.seq > done.before
         return Appended(
-            placed(parts, done.before, done.left),
+            part_positions(parts, done.before, done.left),
             done.before + 1 if is_new else None,
             done.seq if is_new else None,
             done.previous,

@@ -61,7 +61,7 @@ async def test_the_same_appends_have_the_same_answers(tmp_path: Path, seed: int)
         theirs = await journal.append(
             AppendRequest("m", other.incarnation, nonce.to_bytes(16, "big"), known_seq, group)
         )
-        assert mine.placed == theirs.placed
+        assert mine.positions == theirs.positions
         assert (mine.first_seq, mine.seq, mine.more) == (theirs.first_seq, theirs.seq, theirs.more)
         assert [e.body for e in mine.entries] == [e.body for e in theirs.entries]
     entries = store.read("m", log.incarnation, 0)

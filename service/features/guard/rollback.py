@@ -136,7 +136,7 @@ class GuardRollback(Job):
         # The first control with this key wins.
         key = make_key(KeyKind.PAUSE, str(order.since))
         receipt = await model.submit(ControlRequest.of(order, key, b"pause", held=position))
-        is_new = not receipt.placed.duplicate
+        is_new = not receipt.position.duplicate
         if is_new:
             where_to = "unchanged" if order.seq is None else f"the one at seq {order.seq}"
             log.warning(

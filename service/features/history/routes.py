@@ -146,7 +146,7 @@ async def _submit(
         request = await request_rows.request_of(parsed, None, None) if good else None
         batch = await learn_batch(model, source, request, good, bad)
         observed = _answer(model, parsed, batch.receipt, batch.is_duplicate)
-        observed.seq = batch.receipt.placed.seq or model.replica.seq
+        observed.seq = batch.receipt.position.seq or model.replica.seq
         observed.source = SourceNext(source.name, batch.cursor.next)
         return observed
     if not parsed.count:
@@ -154,16 +154,16 @@ async def _submit(
     if not good:
         raise refusal(parsed, parsed.errors)
     receipt = await model.submit(await request_rows.request_of(parsed, key, mark))
-    if receipt.placed.conflict:
+    if receipt.position.conflict:
         raise key_reused()
     if len(receipt.conflicts) == good:
         raise refusal(parsed, _errors(parsed, receipt))
-    return _answer(model, parsed, receipt, receipt.placed.duplicate)
+    return _answer(model, parsed, receipt, receipt.position.duplicate)
 
 
 def _answer(model: Model, parsed: ParsedRows, receipt: Receipt, is_duplicate: bool) -> Learned:
     """The answer about rows that were journalled now or before."""
-    indices, position = parsed.row_indices, receipt.placed
+    indices, position = parsed.row_indices, receipt.position
     duplicates = [Duplicate(indices[row], seq) for row, seq in receipt.duplicates]
     errors = _errors(parsed, receipt)
     is_old = bool(duplicates) and not position.count and not errors

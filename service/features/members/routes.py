@@ -91,12 +91,12 @@ async def add_member(
         return answer(existing)
     await _check_size(registry, model, order)
     receipt = await _submit(model, order, author_of(request), key)
-    if receipt.placed.duplicate:
-        before = await result_at(model, receipt.placed.seq)
+    if receipt.position.duplicate:
+        before = await result_at(model, receipt.position.seq)
         return await _again(model, order, before)
     outcome = receipt.control_outcome
     if outcome is not None and outcome.member is not None:
-        return answer(member_of(outcome.member, model_id, receipt.placed.seq), status=201)
+        return answer(member_of(outcome.member, model_id, receipt.position.seq), status=201)
     # Another change came first, or its outcome is not kept: answer with the current state.
     async with model.replica.serving():
         existing = _existing(model, order)
@@ -140,7 +140,7 @@ async def promote_member(model_id: str, name: str, request: Request) -> Response
     receipt = await _submit(model, order, author_of(request))
     _check_done(receipt)
     if receipt.control_outcome is not None and receipt.control_outcome.member is not None:
-        return answer(member_of(receipt.control_outcome.member, model_id, receipt.placed.seq))
+        return answer(member_of(receipt.control_outcome.member, model_id, receipt.position.seq))
     async with model.replica.serving():
         now = find_member(model.members(), name)
         if now is None:
@@ -289,7 +289,7 @@ def _conflict(reason: str) -> Problem:
 
 async def _submit(model: Model, order: Order, by: Author, key: bytes | None = None) -> Receipt:
     receipt = await model.submit(ControlRequest.of(order, key, by=by))
-    if receipt.placed.conflict:
+    if receipt.position.conflict:
         raise key_reused()
     return receipt
 
@@ -303,4 +303,4 @@ def _check_done(receipt: Receipt) -> None:
 def _why_not(receipt: Receipt) -> str:
     if receipt.control_outcome is not None and receipt.control_outcome.refusal is not None:
         return receipt.control_outcome.refusal
-    return f"the change was made at seq {receipt.placed.seq}, and a later one has undone it"
+    return f"the change was made at seq {receipt.position.seq}, and a later one has undone it"

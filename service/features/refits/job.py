@@ -279,16 +279,16 @@ class Refits(Job):
         # One fingerprint for all results: two results of the same refit are never equal.
         request = ControlRequest.of(order, make_key(KeyKind.REFIT, key), b"refit", arrays, by)
         receipt = await self._submit(request, origin)
-        job.entered_seq = receipt.placed.seq
+        job.entered_seq = receipt.position.seq
         outcome = receipt.control_outcome
-        if receipt.placed.duplicate and await self._is_own(job, receipt.placed.seq):
+        if receipt.position.duplicate and await self._is_own(job, receipt.position.seq):
             # The first append had succeeded, and its answer was lost.
-            outcome = model.replica.control_outcomes.of(receipt.placed.seq, request.control)
-        elif receipt.placed.duplicate:
+            outcome = model.replica.control_outcomes.of(receipt.position.seq, request.control)
+        elif receipt.position.duplicate:
             job.status, job.reason = "superseded", f"another result for {key} was entered first"
             return
         if outcome is None:
-            raise OutcomeForgotten(request.control.kind, receipt.placed.seq)
+            raise OutcomeForgotten(request.control.kind, receipt.position.seq)
         if outcome.refusal is not None:
             job.status, job.reason = "refused", outcome.refusal
         else:

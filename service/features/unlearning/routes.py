@@ -86,7 +86,7 @@ async def _unlearn(model: Model, sample_id: str, by: Author) -> int:
     outcome = receipt.control_outcome
     assert outcome is not None  # the control has no key, so it is no repeat
     if outcome.refusal is None:
-        return receipt.placed.seq
+        return receipt.position.seq
     # Another request came first and unlearned the sample, or newer rows evicted it.
     seq = await _unlearned_at(model, sample_id)
     if seq is None:

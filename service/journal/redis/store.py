@@ -8,7 +8,7 @@ from struct import Struct, error as TruncatedEntry
 from typing import Any
 
 from dualstream.service.journal.chain import first_chain, new_incarnation, next_chain
-from dualstream.service.journal.deduplicate import check_parts, opens_request, placed
+from dualstream.service.journal.deduplicate import check_parts, opens_request, part_positions
 from dualstream.service.journal.durability_levels import REDIS_LEVELS, replicas_in
 from dualstream.service.journal.page import Page
 from dualstream.service.journal.protocol import (
@@ -556,7 +556,7 @@ def _appended(
     result = unpack_result(answer[_APPENDED.size : unseen])
     is_new = result.seq > result.before
     return Appended(
-        placed(parts, result.before, result.skipped),
+        part_positions(parts, result.before, result.skipped),
         result.before + 1 if is_new else None,
         result.seq if is_new else None,
         result.previous,

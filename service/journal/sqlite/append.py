@@ -15,7 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from dualstream.service.journal.chain import OURS, first_chain, next_chain
-from dualstream.service.journal.deduplicate import Deduplication, SkippedPart, check_parts, placed
+from dualstream.service.journal.deduplicate import (
+    Deduplication,
+    SkippedPart,
+    check_parts,
+    part_positions,
+)
 from dualstream.service.journal.protocol import (
     ENTRY_BYTES,
     Appended,
@@ -411,7 +416,7 @@ def _answer(
         more = not entries or entries[-1].seq < result.before
     is_new = result.seq > result.before
     return Appended(
-        placed(parts, result.before, result.skipped),
+        part_positions(parts, result.before, result.skipped),
         result.before + 1 if is_new else None,
         result.seq if is_new else None,
         result.previous,

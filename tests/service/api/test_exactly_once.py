@@ -296,11 +296,11 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
                 request = Request.of(parsed.rows, key, b"%016d" % number)
                 receipts = [await worker.submit(request) for worker in workers]
                 again = [await worker.submit(request) for worker in reversed(workers)]
-                placement = receipts[0].placed
+                placement = receipts[0].position
                 acknowledged.append(Acknowledged(f"k{number}", placement.seq, placement.count))
                 assert not placement.duplicate
                 for receipt in [receipts[1], *again]:
-                    assert receipt.placed.duplicate and receipt.placed.seq == placement.seq
+                    assert receipt.position.duplicate and receipt.position.seq == placement.seq
                     assert receipt.answer.rows.scores == receipts[0].scores
 
             for number in range(0, 30, 3):

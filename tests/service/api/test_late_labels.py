@@ -371,13 +371,13 @@ def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
         return await asyncio.gather(learn_labels(*request), learn_labels(*request))
 
     one, other = late.portal.call(twice, mine, key)
-    assert one.repeats is None and one.receipt.placed.seq == 2
+    assert one.repeats is None and one.receipt.position.seq == 2
     assert other.repeats == (2, 1) and other.answer.learned == 1
     assert (other.journalled, other.unknown) == ({0: mine[0]}, [1])
     assert (other.duplicates, other.conflicts) == ([(2, 1)], [(3, 2)])
     # Of labels that are known, too.
     one, other = late.portal.call(twice, mine[2:3], make_key(KeyKind.REQUEST, "l"))
-    assert one.repeats is None and one.receipt.placed.count == 0
+    assert one.repeats is None and one.receipt.position.count == 0
     assert other.repeats == (2, 0) and other.answer.count == 0
     assert one.duplicates == other.duplicates == [(2, 1)]
 

@@ -49,7 +49,7 @@ def test_a_damaged_row_of_one_model_stops_no_other(monkeypatch, error, learned):
         if model.record.id == "a":
             raise error
         results.append(model.record.id)
-        return Fake(placed=Fake(count=1))
+        return Fake(position=Fake(count=1))
 
     monkeypatch.setattr(label_timeouts, "learn_defaults", learn_defaults)
     with pytest.raises(type(error)):

@@ -77,5 +77,5 @@ async def _append(
                 break
             except (JournalUnavailable, OutcomeUnknown):
                 await asyncio.sleep(0.01)
-        got = zip(appended.placed, range(start, start + size), strict=True)
+        got = zip(appended.positions, range(start, start + size), strict=True)
         os.write(says.fileno(), b"".join(b"%d %d\n" % (tag, position.seq) for position, tag in got))

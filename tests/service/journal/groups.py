@@ -117,7 +117,9 @@ class Log:
 
 def places(appended: Appended) -> list[tuple[int, int, str]]:
     """(first seq, last seq, what happened) of each part."""
-    return [(position.first_seq, position.seq, _happened(position)) for position in appended.placed]
+    return [
+        (position.first_seq, position.seq, _happened(position)) for position in appended.positions
+    ]
 
 
 def _happened(position: PartPosition) -> str:

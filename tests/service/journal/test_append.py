@@ -133,7 +133,7 @@ async def test_a_repeated_request_is_left_out_as_a_whole(journal: Journal):
     assert places(first) == [(2, 3, "new"), (4, 4, "new"), (5, 5, "new")]
     again = await log.append(rows(8), *group, rows(7))
     assert places(again) == [(6, 6, "new"), *[(2, 5, "duplicate")] * 3, (7, 7, "new")]
-    assert {position.count for position in again.placed[1:4]} == {4}
+    assert {position.count for position in again.positions[1:4]} == {4}
     assert await log.tags() == [9, 1, 2, 3, 4, 8, 7]
 
 
@@ -167,7 +167,7 @@ async def test_a_request_counts_only_what_was_journalled_for_it(journal: Journal
     assert places(first) == [(2, 1, "new"), (1, 1, "duplicate"), (2, 2, "new"), (3, 3, "new")]
     again = await log.append(*group)
     assert places(again) == [(2, 3, "duplicate")] * 4
-    assert {position.count for position in again.placed} == {2}
+    assert {position.count for position in again.positions} == {2}
 
 
 async def test_a_request_of_which_all_rows_are_known_makes_no_entry(journal: Journal):
@@ -180,7 +180,7 @@ async def test_a_request_of_which_all_rows_are_known_makes_no_entry(journal: Jou
     await log.append(rows(3))
     again = await log.append(*group)
     assert places(again) == [(2, 1, "duplicate")] * 2
-    assert {position.count for position in again.placed} == {0}
+    assert {position.count for position in again.positions} == {0}
     assert await log.tags() == [1, 3]
 
 
@@ -282,7 +282,7 @@ async def test_what_is_known_is_left_out_of_a_whole_request_and_the_rest_is_take
         other = whole(*request("r", rows(4), rows(5, id="a", payload="y"), payload="other"))
         again = await log.append(*other)
         assert places(again) == [(2, 3, "conflict")] * 3
-        assert not any(position.refused for position in again.placed)
+        assert not any(position.refused for position in again.positions)
 
 
 async def test_a_whole_request_that_is_refused_does_nothing_to_others_of_its_group(
@@ -509,8 +509,8 @@ async def test_what_was_made_of_a_place_comes_in_only_while_the_log_holds_it(jou
         await log.append(keyed("k", 7), nonce=bytes(16), held=kept[0])
     # Neither nonce nor key are kept of what was refused; what is known needs no place.
     appended = await log.append(keyed("k", 7), nonce=bytes(16), held=kept[1])
-    assert (appended.seq, appended.placed[0].duplicate) == (7, False)
-    assert (await log.append(keyed("k", 7), held=others[0])).placed[0].duplicate
+    assert (appended.seq, appended.positions[0].duplicate) == (7, False)
+    assert (await log.append(keyed("k", 7), held=others[0])).positions[0].duplicate
     assert await log.append(keyed("k", 7), nonce=bytes(16), held=others[0], known_seq=6) == appended
 
 
@@ -584,7 +584,7 @@ async def test_concurrent_appenders_get_seqs_without_gap_or_overlap(store: Store
             placement = []
             for tag in range(start, start + 20):
                 appended = await log.append(rows(tag), rows(tag))
-                placement += [(position.first_seq, tag) for position in appended.placed]
+                placement += [(position.first_seq, tag) for position in appended.positions]
             return placement
 
         runs = [appends(log, 1000 * number) for number, log in enumerate(logs)]
@@ -617,7 +617,7 @@ async def test_of_concurrent_moves_of_a_cursor_one_is_made(store: Store):
 async def test_an_empty_append_is_answered(journal: Journal):
     log = await Log.create(journal)
     appended = await log.append()
-    assert (appended.placed, appended.seq, appended.chain) == ((), None, log.record.chain)
+    assert (appended.positions, appended.seq, appended.chain) == ((), None, log.record.chain)
 
 
 async def test_what_is_kept_under_keys_is_shown_and_nothing_changed(journal: Journal):

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 
 def answer_to(appended: Appended) -> tuple[PartPosition, ...]:
-    return appended.placed
+    return appended.positions
 
 
 async def waiting(log: Log, *ids: str) -> list[bytes | None]:

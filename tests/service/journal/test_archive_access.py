@@ -100,7 +100,7 @@ async def test_restored_model_deduplicates_keys_and_continues(journal):
     appended = await journal.append(
         AppendRequest(MODEL, record.incarnation, os.urandom(16), record.seq, parts)
     )
-    positions = [(p.seq, p.duplicate, p.conflict) for p in appended.placed]
+    positions = [(p.seq, p.duplicate, p.conflict) for p in appended.positions]
     assert positions == [(6, True, False), (8, False, True), (11, False, False)]
     assert appended.previous == record.chain
 
@@ -122,13 +122,13 @@ async def test_an_append_from_before_a_restore_is_repeated_without_learning_it_t
     again = await journal.append(
         AppendRequest(*log_id, nonces[0], 0, [rows(1), rows(2)], repeats=begins)
     )
-    assert (again.placed, again.chain) == (first.placed, first.chain)
+    assert (again.positions, again.chain) == (first.positions, first.chain)
     # What was left out of an append is not in the log: it is not answered wrongly
     with pytest.raises(NonceForgotten):
         parts = [rows(3, id="a"), rows(4, id="b")]
         await journal.append(AppendRequest(*log_id, nonces[2], 0, parts, repeats=begins))
     again = await journal.append(AppendRequest(*log_id, nonces[3], 0, [rows(5)], repeats=begins))
-    assert (again.placed, again.chain) == (after.placed, after.chain)
+    assert (again.positions, again.chain) == (after.positions, after.chain)
     assert (await journal.get(MODEL)).seq == 5
 
 

@@ -59,7 +59,7 @@ async def test_nothing_is_lost_or_doubled_under_faults_at_random(journal: Journa
     async def appends(log: Log, start: int) -> None:
         for tag in range(start, start + 25):
             appended = await until_known(log, rows(tag), rows(tag + 100_000))
-            for position, seen in zip(appended.placed, (tag, tag + 100_000), strict=True):
+            for position, seen in zip(appended.positions, (tag, tag + 100_000), strict=True):
                 answers.append(Acknowledged(seen, position.seq))
 
     await asyncio.gather(*(appends(log, 1000 * n) for n, log in enumerate(logs)))

@@ -94,7 +94,7 @@ async def test_what_is_known_by_its_key_is_answered_as_known(journal: Journal):
     first = await request.ask(rows(1, id="1"))
     await request.others(KEPT)
     again = await request.again(rows(1, id="1"))
-    assert again.placed == first.placed and again.seq is None
+    assert again.positions == first.positions and again.seq is None
 
 
 @pytest.mark.parametrize("parts", [[rows(7)], [rows(7), keyed("key", 8)]])

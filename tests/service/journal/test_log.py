@@ -227,7 +227,7 @@ async def test_a_repeat_brings_what_is_unseen_at_that_time(journal: Journal):
     again: Appended = await log.append(rows(2), nonce=nonce, known_seq=1)
     assert [entry.seq for entry in first.entries] == [1]
     assert (again.entries, again.more) == ((), False)
-    assert again.placed == first.placed
+    assert again.positions == first.positions
 
 
 async def test_large_groups_with_keys_are_sorted_out(journal: Journal):
@@ -237,9 +237,9 @@ async def test_large_groups_with_keys_are_sorted_out(journal: Journal):
     everything = [rows(number, id=str(number)) for number in range(3000)]
     group = request("r", *everything, kind=KeyKind.CHUNK)
     appended = await log.append(*group)
-    assert [position.duplicate for position in appended.placed[1:]] == [True, False] * 1500
+    assert [position.duplicate for position in appended.positions[1:]] == [True, False] * 1500
     assert await log.tags(1500) == list(range(1, 3000, 2))
     again = await log.append(*group)
-    assert {(position.first_seq, position.seq, position.count) for position in again.placed} == {
+    assert {(position.first_seq, position.seq, position.count) for position in again.positions} == {
         (1501, 3000, 1500)
     }

@@ -56,7 +56,7 @@ def test_nonces_differ_in_threads_and_in_a_forked_process():
 
 def outcome(appended: Appended) -> tuple:
     """An answer without what was unseen."""
-    return appended.placed, appended.seq, appended.previous, appended.chain
+    return appended.positions, appended.seq, appended.previous, appended.chain
 
 
 async def appended_to(log: Log) -> tuple[list[bytes], list[Appended], list]:

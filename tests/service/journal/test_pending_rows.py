@@ -143,10 +143,10 @@ async def test_labels_of_a_request_in_conflict_let_go_of_nothing(journal):
     await journal.remember(MODEL, record.incarnation, [pending_row("a")])
     placement = (
         await append(journal, record, *request("r", late_label("a"), payload="two"))
-    ).placed
+    ).positions
     assert all(position.conflict for position in placement)
     assert await bodies(journal, record, "a") == [b"row"]
-    placement = (await append(journal, record, *request("s", late_label("a")))).placed
+    placement = (await append(journal, record, *request("s", late_label("a")))).positions
     assert not any(position.conflict or position.duplicate for position in placement)
     assert await bodies(journal, record, "a") == [None]
 
@@ -156,7 +156,7 @@ async def test_labels_of_a_whole_request_that_is_refused_let_go_of_nothing(journ
     await append(journal, record, rows(1, id="x", payload="one"))
     await journal.remember(MODEL, record.incarnation, [pending_row("a"), pending_row("b")])
     bad = whole(*request("r", late_label("a"), rows(2, id="x", payload="two")))
-    placement = (await append(journal, record, *bad, late_label("b"))).placed
+    placement = (await append(journal, record, *bad, late_label("b"))).positions
     assert [position.refused for position in placement] == [True] * 3 + [False]
     assert await bodies(journal, record, "a", "b") == [b"row", None]
     assert (await append(journal, record, late_label("a"))).seq == 3
@@ -229,7 +229,7 @@ async def test_two_that_append_one_label_journal_it_once(store):
         said = await asyncio.gather(
             *(append(j, record, late_label("a", y)) for j, y in ((one, 1.0), (other, 0.0)))
         )
-        positions = sorted((a.placed[0] for a in said), key=lambda position: position.conflict)
+        positions = sorted((a.positions[0] for a in said), key=lambda position: position.conflict)
         assert [position.conflict for position in positions] == [False, True]
         assert {position.seq for position in positions} == {1} and (await one.get(MODEL)).seq == 1
 

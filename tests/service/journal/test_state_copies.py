@@ -240,7 +240,7 @@ async def test_an_entry_that_names_a_missing_copy_is_refused_whole(store: Store)
         assert await log.last_seq() == 0
         # Neither nonce nor key are kept of it.
         appended = await log.append(keyed("k", 1), nonce=bytes(16))
-        assert (appended.seq, appended.placed[0].duplicate) == (1, False)
+        assert (appended.seq, appended.positions[0].duplicate) == (1, False)
 
 
 async def test_a_repeated_append_names_its_copy_once(store: Store):
@@ -250,7 +250,7 @@ async def test_a_repeated_append_names_its_copy_once(store: Store):
             await log.append(keyed("k", 1), nonce=bytes(16), copy=digest)
         # What is left out as a duplicate names nothing, whether the copy is there or not.
         again = await log.append(keyed("k", 1), copy="0" * 64)
-        assert again.placed[0].duplicate
+        assert again.positions[0].duplicate
         assert await log.journal.copy_uses(*log.where) == [CopyUse(1, digest)]
 
 

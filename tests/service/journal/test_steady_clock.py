@@ -63,7 +63,7 @@ async def knows_keys(log: Log) -> bool:
         await log.append(rows(10 + number, id=f"other{time.monotonic_ns()}"))
         await log.append(rows(20 + number))
     results = [
-        (await log.append(part)).placed[0].duplicate
+        (await log.append(part)).positions[0].duplicate
         for part in (keyed("request", 1), rows(2, id="sample"))
     ]
     assert results[0] == results[1]

@@ -55,7 +55,7 @@ async def test_appends_that_are_repeated_late_have_the_same_answers(
                     appended = await log.append(
                         *group, nonce=nonce, known_seq=position.seq, **options
                     )
-                    answers.append((appended.placed, appended.first_seq, appended.seq))
+                    answers.append((appended.positions, appended.first_seq, appended.seq))
                 except NonceForgotten:
                     answers.append("forgotten")
             got["forgotten" if answers[0] == "forgotten" else "got"] += is_repeated
@@ -96,7 +96,7 @@ async def test_the_same_appends_have_the_same_answers(
                     )
                     where = (appended.first_seq, appended.seq, appended.more)
                     seen = [(e.first_seq, e.seq, e.nonce, e.body) for e in appended.entries]
-                    answers.append((appended.placed, where, seen))
+                    answers.append((appended.positions, where, seen))
                 except CursorMoved as moved:
                     answers.append(moved.value)
             assert answers[0] == answers[1]

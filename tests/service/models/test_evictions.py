@@ -48,7 +48,7 @@ def test_a_row_loads_the_model_and_is_scored_by_what_was_learned_before(store):
         async with serving(store, most=2) as registry:
             await evicted(registry)
             receipt = await learn(registry, "m", rows(300, 301))
-            assert receipt.placed.seq == 301
+            assert receipt.position.seq == 301
             model = registry.find("m")
             assert model is not None and bits(model.replica) == await replayed(registry)
             learner = Replica(await registry.journal.get("m"), ALL).learner
@@ -83,7 +83,7 @@ def test_models_come_and_go_by_chance_in_two_workers(store, spec):
                 for n in range(first, first + 60):
                     model_id = ids[min(chance.randrange(6), chance.randrange(6))]
                     receipt = await learn(chance.choice((one, other)), model_id, batch(n))
-                    got[model_id][receipt.placed.seq] = receipt.scores[0]
+                    got[model_id][receipt.position.seq] = receipt.scores[0]
 
             await asyncio.gather(*(client(100 * n) for n in range(3)))
             for model_id in ids:
@@ -164,7 +164,7 @@ def test_loss_is_counted_once_however_the_model_is_reloaded(store, monkeypatch, 
                     with pytest.raises(JournalUnavailable):
                         await registry.get("m")
             if way == "appended to":
-                assert (await learn(registry, "m", rows(300, 301))).placed.seq == 301
+                assert (await learn(registry, "m", rows(300, 301))).position.seq == 301
             for _ in range(2):
                 assert await bits_of(registry, "m") == await replayed(registry)
                 model = registry.find("m")

@@ -66,7 +66,7 @@ def test_models_stay_within_their_number_under_load_and_keep_their_bits(store):
                     model_id = IDS[min(chance.randrange(8), chance.randrange(8))]
                     rows_of[model_id] += 1
                     receipt = await learn(registry, model_id, rows(n, n + 1))
-                    assert receipt.placed.count == 1
+                    assert receipt.position.count == 1
                     # Above it are those alone that somebody uses.
                     assert len(registry) <= 3 + 4 + MAX_EVICTION_SNAPSHOTS
 
@@ -154,7 +154,7 @@ def test_reloaded_model_has_the_same_bits_and_continues(store, many, cheap_snaps
             assert registry.find("m0").replica.restored_seq == (many if many == 1500 else 0)
             await leave(registry, "m0", ["m1"])
             receipt = await learn(registry, "m0", rows(many, many + 7))
-            assert receipt.placed.first_seq == many + 1
+            assert receipt.position.first_seq == many + 1
             live = await bits_of(registry, "m0")
         learner = make_learner(ADULT)
         learner.learn(rows(0, many + 7))
@@ -270,7 +270,7 @@ def test_keys_and_first_answers_survive(store):
                 await learn(registry, "m0", rows(n, n + 100))
             await leave(registry, "m0", ["m1"])
             again = await learn(registry, "m0", rows(0, 4), "k")
-            assert again.placed.duplicate and again.placed.seq == first.placed.seq
+            assert again.position.duplicate and again.position.seq == first.position.seq
             assert again.answer is not None
             assert list(again.answer.rows.scores) == list(first.scores)
 
@@ -288,7 +288,7 @@ def test_requests_for_one_missing_model_share_one_load(store, monkeypatch):
                 *(learn(registry, "m0", rows(n, n + 1)) for n in range(30))
             )
             assert len(loads) == 1
-            assert sorted(receipt.placed.seq for receipt in receipts) == list(range(1, 31))
+            assert sorted(receipt.position.seq for receipt in receipts) == list(range(1, 31))
 
     asyncio.run(run())
 
@@ -310,7 +310,7 @@ def test_a_model_wanted_while_its_snapshot_is_written_stays(store, monkeypatch, 
             await bits_of(registry, "m1")
             assert not model.is_idle and registry.find("m0") is model
             receipt = await learn(registry, "m0", rows(0, 1))  # not held up by it
-            assert receipt.placed.seq == 1501
+            assert receipt.position.seq == 1501
             may_end.set()
             await model.close()
             assert registry.find("m0") is model and held(registry) == ["m0"]

@@ -48,7 +48,7 @@ class Bench(CommitListener):
 
     async def send(self, key: str, rows: int = 1) -> Any:
         receipt = await self.committer.submit(request(key, rows))
-        placement = receipt.placed
+        placement = receipt.position
         self.acknowledged.append(Acknowledged(key, placement.seq, placement.count))
         return receipt
 

@@ -40,7 +40,7 @@ def test_their_outcome_is_unknown_where_the_front_was_not_learned(tmp_path, monk
             with pytest.raises(OutcomeUnknown):
                 await got
         again = await bench.committer.submit(request("behind k", MORE))
-        assert again.placed.duplicate
+        assert again.position.duplicate
         assert bench.replica.seq == BULK_ROWS + MORE
 
     run(tmp_path, scenario)
@@ -66,8 +66,8 @@ def test_a_fork_that_their_append_shows_is_known_before_their_turn(tmp_path, mon
         while not waits:
             await asyncio.sleep(0)
         receipt = await waits[0]
-        assert (await front).placed.seq == 1 + BULK_ROWS
-        assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
+        assert (await front).position.seq == 1 + BULK_ROWS
+        assert (receipt.position.first_seq, receipt.position.seq) == (2, 1 + MORE)
 
     run(tmp_path, scenario)
     assert previous == [False, True]
@@ -190,7 +190,7 @@ def test_a_fork_that_their_append_shows_is_known_while_the_front_is_learned(tmp_
         submit, waits = bench.committer.submit, []  # type: ignore[var-annotated]
         await submit(first)
         receipt = await waits[0]
-        assert (receipt.placed.first_seq, receipt.placed.seq) == (2, 1 + MORE)
+        assert (receipt.position.first_seq, receipt.position.seq) == (2, 1 + MORE)
         assert not bench.replica.is_forked
 
     run(tmp_path, scenario)

@@ -44,7 +44,7 @@ def test_request_queued_at_a_refusing_replica_reports_no_effect(tmp_path):
         await asyncio.sleep(0.05)
         assert not under_way.done()
         bench.committer.refuse("another one is loaded")
-        assert (await under_way).placed.seq == 1
+        assert (await under_way).position.seq == 1
         for refused in (waiting, bench.send("third"), refreshing, bench.committer.refresh()):
             with pytest.raises(JournalUnavailable, match="another one is loaded"):
                 await refused
@@ -83,14 +83,14 @@ def test_rows_of_others_and_own_ones_are_learned_in_one_pass(tmp_path, monkeypat
         for number in range(3):
             await append_another(number)
         receipt = await bench.send("own", 4)
-        assert (receipt.placed.first_seq, receipt.placed.seq) == (16, 19)
+        assert (receipt.position.first_seq, receipt.position.seq) == (16, 19)
         assert receipt.scores is not None
         assert len(receipt.scores) == 4
         # What was left out of a group is not in its entry.
         await append_another(3)
         again, new = await asyncio.gather(bench.send("own", 4), bench.send("new"))
-        assert again.placed.duplicate
-        assert (new.placed.seq, replica.seq) == (25, 25)
+        assert again.position.duplicate
+        assert (new.position.seq, replica.seq) == (25, 25)
 
     run(tmp_path, scenario)
     assert learned == [19, 5, 1]
@@ -108,13 +108,13 @@ def test_few_rows_start_no_task_after_duplicates_or_reported_ones(tmp_path):
         # Which has no task for an append, either.
         bench.committer._journal = bench.faulty.journal
         submit = bench.committer.submit
-        seqs = [(await one).placed.seq for one in [*map(submit, map(request, "ab"))]]
+        seqs = [(await one).position.seq for one in [*map(submit, map(request, "ab"))]]
         journal, replica = bench.faulty.journal, bench.replica
         other = request("other", 5).parts
         await journal.append(
             AppendRequest(replica.id, replica.incarnation, bytes(16), 10**9, other)
         )
-        seqs.append((await submit(request("c"))).placed.seq)
+        seqs.append((await submit(request("c"))).position.seq)
         await bench.committer.drain()
         asyncio.get_running_loop().set_task_factory(None)
         assert seqs == [1, 2, 8]
@@ -169,7 +169,7 @@ def test_rows_in_bulk_are_appended_while_those_in_front_are_learned(tmp_path, mo
         first = await asyncio.gather(*map(bench.committer.submit, sent[:2]))
         results = [*first, *await asyncio.gather(*last)]
         ends = [GROUP_ROWS, 2 * GROUP_ROWS, 3 * GROUP_ROWS + 5]
-        assert [receipt.placed.seq for receipt in results] == ends
+        assert [receipt.position.seq for receipt in results] == ends
         assert all(len(receipt.scores) == GROUP_ROWS for receipt in results)
 
     run(tmp_path, scenario)
@@ -214,7 +214,7 @@ def test_contradicting_append_is_not_followed_while_it_is_learned(tmp_path):
         other = request("x", BULK_ROWS)
         other = Request.of(other.rows, make_key(KeyKind.REQUEST, "k"), b"g" * 16)
         other.on_journalled = lambda: pytest.fail("it is in conflict")
-        assert (await bench.committer.submit(other)).placed.conflict
+        assert (await bench.committer.submit(other)).position.conflict
 
     assert run(tmp_path, scenario).replica.seq == BULK_ROWS
 
@@ -222,7 +222,7 @@ def test_contradicting_append_is_not_followed_while_it_is_learned(tmp_path):
 def test_answers_are_cut_from_the_group_in_order(tmp_path):
     async def scenario(bench: Bench) -> None:
         receipts = await asyncio.gather(*(bench.send(f"k{n}", n) for n in (3, 1, 5)))
-        assert [r.placed.first_seq for r in receipts] == [1, 4, 5]
+        assert [r.position.first_seq for r in receipts] == [1, 4, 5]
         alone = Replica(await bench.faulty.get("m"), ALL)
         for n, receipt in zip((3, 1, 5), receipts, strict=True):
             rows = request(f"k{n}", n).rows
@@ -237,7 +237,7 @@ def test_answers_are_cut_from_the_group_in_order(tmp_path):
 def test_append_of_unknown_outcome_is_repeated_and_not_doubled(tmp_path, fault):
     async def scenario(bench: Bench) -> None:
         receipts = await asyncio.gather(*(bench.send(f"k{n}") for n in range(5)))
-        assert [r.placed.seq for r in receipts] == [1, 2, 3, 4, 5]
+        assert [r.position.seq for r in receipts] == [1, 2, 3, 4, 5]
         assert all(r.scores is not None for r in receipts)
 
     bench = run(tmp_path, scenario, [fault, Fault.UNANSWERED, Fault.REFUSED, fault])
@@ -269,7 +269,7 @@ def test_an_append_is_not_doubled_though_many_come_before_it_is_repeated(tmp_pat
         bench.faulty.append = unanswered
         receipt = await bench.committer.submit(request(key))
         assert done.is_set()
-        assert (receipt.placed.seq, receipt.placed.duplicate) == (2, False)
+        assert (receipt.position.seq, receipt.position.duplicate) == (2, False)
         assert (await bench.faulty.get("m")).seq == others + 2
 
     assert run(tmp_path, scenario, timeout_s=60.0, limits=limits).replica.seq == others + 2
@@ -296,7 +296,7 @@ def test_where_nobody_can_tell_any_more_that_is_said_or_it_is_asked_for_by_its_k
                 await bench.committer.submit(request(key))
             assert query == [None, position]
         else:
-            assert (await bench.send(key)).placed.seq == 1
+            assert (await bench.send(key)).position.seq == 1
             assert query == [None, position, None]
 
     run(tmp_path, scenario)
@@ -306,7 +306,7 @@ def test_refused_append_fails_its_group_alone(tmp_path):
     async def scenario(bench: Bench) -> None:
         with pytest.raises(JournalUnavailable):
             await bench.committer.submit(request("refused"))
-        assert (await bench.send("next")).placed.seq == 1
+        assert (await bench.send("next")).position.seq == 1
 
     run(tmp_path, scenario, [Fault.REFUSED])
 
@@ -329,7 +329,7 @@ def test_too_many_pending_rows_fail_only_the_requests_that_store_some(tmp_path, 
         for future in too_many:
             with pytest.raises(TooManyPendingRows):
                 await future
-        assert [(await other).placed.seq for other in others] == [1, 2]
+        assert [(await other).position.seq for other in others] == [1, 2]
 
     bench = run(tmp_path, scenario)
     assert bench.groups == [2]
@@ -342,8 +342,8 @@ def test_outcome_still_unknown_at_the_deadline_is_said_and_can_be_repeated(tmp_p
         bench.faulty.faults = iter(())
         # It was done: the client's repetition is a duplicate, and the state has the row once.
         receipt = await bench.send("k")
-        assert receipt.placed.duplicate and receipt.placed.seq == 1
-        assert (await bench.send("other")).placed.seq == 2
+        assert receipt.position.duplicate and receipt.position.seq == 1
+        assert (await bench.send("other")).position.seq == 2
 
     run(tmp_path, scenario, [Fault.UNANSWERED] * 100, timeout_s=0.02)
 
@@ -353,10 +353,10 @@ def test_keys_within_one_group_are_taken_once(tmp_path):
         first, second, third = await asyncio.gather(
             bench.send("k", 2), bench.send("k", 2), bench.send("other")
         )
-        assert not first.placed.duplicate and second.placed.duplicate
-        assert second.placed.seq == first.placed.seq == 2
+        assert not first.position.duplicate and second.position.duplicate
+        assert second.position.seq == first.position.seq == 2
         assert second.scores is None and first.scores is not None
-        assert third.placed.seq == 3
+        assert third.position.seq == 3
 
     run(tmp_path, scenario)
 
@@ -366,7 +366,7 @@ def test_same_key_with_other_rows_is_a_conflict(tmp_path):
         await bench.send("k")
         other = Request.of(request("x").rows, make_key(KeyKind.REQUEST, "k"), b"g" * 16)
         receipt = await bench.committer.submit(other)
-        assert receipt.placed.conflict and receipt.scores is None
+        assert receipt.position.conflict and receipt.scores is None
 
     assert run(tmp_path, scenario).replica.seq == 1
 
@@ -379,7 +379,7 @@ def test_failing_group_listener_delays_no_request(tmp_path, monkeypatch, broken)
                 for name in broken:
                     planted.setattr(bench, name, _breaks)
                 await asyncio.wait([bench.committer.submit(request("first"))])
-            assert (await bench.send("next")).placed.seq == 2
+            assert (await bench.send("next")).position.seq == 2
 
     run(tmp_path, scenario)
 
@@ -391,7 +391,7 @@ def test_a_group_that_cannot_even_be_sent_fails_alone(tmp_path, monkeypatch):
                 planted.setattr(ControlRequest, "change", property(_breaks))
                 with pytest.raises(ValueError, match="planted"):
                     await bench.committer.submit(ControlRequest.of(Demote()))
-            assert (await bench.send("next")).placed.seq == 1
+            assert (await bench.send("next")).position.seq == 1
 
     run(tmp_path, scenario)
 
@@ -411,7 +411,7 @@ def test_queue_drains_after_all_its_clients_disconnected(tmp_path):
             await asyncio.sleep(0)
         async with asyncio.timeout(10):
             await draining
-        assert (await bench.send("next")).placed.seq == 1
+        assert (await bench.send("next")).position.seq == 1
 
     run(tmp_path, scenario)
 
@@ -422,7 +422,7 @@ def test_client_that_left_does_not_take_its_group_along(tmp_path):
         staying = asyncio.create_task(bench.send("staying"))
         await asyncio.sleep(0)
         leaving.cancel()
-        assert (await staying).placed.seq == 2
+        assert (await staying).position.seq == 2
 
     run(tmp_path, scenario, [Fault.LATE])
 
@@ -452,8 +452,8 @@ def test_snapshot_that_fails_does_not_stop_the_committer(tmp_path, caplog):
             raise RuntimeError("planted")
 
         bench.on_advance = fail
-        assert (await bench.send("a")).placed.seq == 1
-        assert (await bench.send("b")).placed.seq == 2
+        assert (await bench.send("a")).position.seq == 1
+        assert (await bench.send("b")).position.seq == 2
 
     run(tmp_path, scenario)
     assert "planted" in caplog.text

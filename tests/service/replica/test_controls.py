@@ -52,7 +52,7 @@ def test_control_in_the_midst_of_waiting_rows_keeps_its_place(store):
             bench.learn(2, 4),
             bench.learn(1, 5),
         )
-        assert [r.placed.seq for r in receipts] == [3, 7, 8, 13, 14, 16, 17]
+        assert [r.position.seq for r in receipts] == [3, 7, 8, 13, 14, 16, 17]
         assert bench.groups == [7, 0, 5, 0, 3], "a control is a group of its own"
         added = receipts[2].control_outcome.member
         assert (added.name, added.rows) == ("new", 0), "as it stood right after"
@@ -130,7 +130,7 @@ def test_dropped_answer_doubles_nothing(store, fault):
         receipts = await asyncio.gather(
             bench.learn(2), bench.order(adding(None)), bench.learn(1), bench.order(Promote("rda-1"))
         )
-        assert [r.placed.seq for r in receipts] == [2, 3, 4, 5]
+        assert [r.position.seq for r in receipts] == [2, 3, 4, 5]
         assert receipts[1].control_outcome.member.name == "rda-1"
         assert bench.names() == ["dual", "steps", "rda-1"]
 
@@ -145,10 +145,12 @@ def test_control_of_unknown_outcome_is_found_by_the_next_group(store):
         assert bench.names() == ["dual", "steps"]
         bench.journal.faults = iter(())
         again = await bench.order(adding(None), key)
-        assert again.placed.duplicate and again.placed.seq == 1 and again.control_outcome is None
+        assert (
+            again.position.duplicate and again.position.seq == 1 and again.control_outcome is None
+        )
         assert bench.names() == ["dual", "steps", "rda-1"]
         other = await bench.order(adding("x"), key)
-        assert other.placed.conflict and other.control_outcome is None
+        assert other.position.conflict and other.control_outcome is None
 
     run(store, scenario, [Fault.UNANSWERED] * 100, timeout_s=0.02)
 
@@ -185,7 +187,7 @@ def test_outcome_comes_from_the_replica_that_applied_the_control(store):
         await bench.append(row_request(3).parts[0])
         bench.journal.append = reluctant
         receipt = await bench.order(adding("new"))
-        assert receipt.placed.seq == 4 and receipt.control_outcome.member.name == "new"
+        assert receipt.position.seq == 4 and receipt.control_outcome.member.name == "new"
         refused = await bench.order(adding("new"))
         assert refused.control_outcome.refusal == "there is a member 'new' already"
         learned = await bench.learn(2)
@@ -202,7 +204,7 @@ def test_outcome_comes_from_a_rebuilt_replica_too(tmp_path):
         await bench.order(adding("lost"))
         lose_last_entry(sqlite3.connect(tmp_path / "s.db"))
         receipt = await bench.order(adding("new"))
-        assert receipt.placed.seq == 3 and receipt.control_outcome.member.name == "new"
+        assert receipt.position.seq == 3 and receipt.control_outcome.member.name == "new"
         assert bench.names() == ["dual", "steps", "new"]
 
     run(f"sqlite:///{tmp_path / 's.db'}", scenario)
@@ -225,7 +227,7 @@ def test_control_that_cannot_be_done_is_refused_by_all_alike(store, caplog):
     async def scenario(bench: Bench) -> None:
         await bench.append(ControlRequest.of(adding("a")).parts[0], row_request(2).parts[0])
         refused = await bench.order(adding("a"))
-        assert refused.placed.seq == 4
+        assert refused.position.seq == 4
         assert refused.control_outcome.refusal == "there is a member 'a' already"
         assert (
             await bench.order(Promote("none"))

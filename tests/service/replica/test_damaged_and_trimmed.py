@@ -236,7 +236,7 @@ def test_replica_that_was_overtaken_by_the_trimming_takes_the_newest_snapshot(st
             assert await kept.kept_from() > 11
             # By what it appends itself, and by following
             receipt = await kept.learn(3, 4)
-            assert receipt.placed.seq == kept.replica.seq == 73
+            assert receipt.position.seq == kept.replica.seq == 73
             await other.committer.refresh()
             assert bits(kept.replica) == bits(other.replica)
             late = Kept(kept.journal, kept.record)

@@ -144,9 +144,11 @@ def _as_if_new(true: Any, rows: Rows, dim: int, *args: Any) -> Batch:
     return replace(true(rows, dim, *args), served=None)
 
 
-def _other_end(true: Any, requests: Any, placed: Any, outcome: Outcome | None, *args: Any) -> Any:
+def _other_end(
+    true: Any, requests: Any, positions: Any, outcome: Outcome | None, *args: Any
+) -> Any:
     """A group's receipts are cut from the outcome's other end."""
-    return true(requests, placed, None if outcome is None else outcome[::-1], *args)
+    return true(requests, positions, None if outcome is None else outcome[::-1], *args)
 
 
 def _one_before(true: Any, done: Any, first_seq: int, seq: int) -> Any:

@@ -137,7 +137,7 @@ def _parted_for_sure(true: Any, self: Lineage, other: Lineage) -> Any:
 
 def _by_its_seq(true: Any, self: Committer, appended: Any) -> None:
     """An entry is identified by its seq alone."""
-    if any(placement.seq > self._replica.seq for placement in appended.placed):
+    if any(placement.seq > self._replica.seq for placement in appended.positions):
         true(self, appended)
 
 

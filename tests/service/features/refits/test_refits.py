@@ -239,7 +239,7 @@ def test_a_result_whose_append_went_unseen_is_its_own_when_sent_again(
 
     monkeypatch.setattr(refits.Refits, "_submit", unseen)
     got = finished(client, begin(client)["job"])
-    assert sent[0].placed.duplicate
+    assert sent[0].position.duplicate
     assert (got["status"], got["entered_seq"]) == ("failed" if forgets else "done", 201)
     assert got.get("retained") == (None if forgets else 200)
     if forgets:  # it may have been refused there

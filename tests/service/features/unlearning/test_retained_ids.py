@@ -87,7 +87,7 @@ def test_row_of_an_id_is_located_after_any_later_rows(store, spec):
         await learn(bench, "one", None, "three")
         await learn(bench, "four", "huge", "six", weights=[1.0, 1.0, 0.0])
         receipt = await bench.order(unlearning("one"))
-        assert receipt.control_outcome.refusal is None and receipt.placed.seq == 7
+        assert receipt.control_outcome.refusal is None and receipt.position.seq == 7
         await asyncio.gather(learn(bench, "eight"), learn(bench, None, None))
         assert (await bench.order(unlearning("three"))).control_outcome.refusal is None
         assert (await bench.order(unlearning("eight"))).control_outcome.refusal is None

@@ -245,7 +245,7 @@ def test_a_rollback_that_does_not_enter_leaves_no_copy(store):
             order, _ = await roll_back_to_seq(model, journal, 3, key, b"to 3")
             for seq, request in ((3, b"to 3"), (2, b"to 2")):
                 _, receipt = await roll_back_to_seq(model, journal, seq, key, request)
-                assert receipt.placed.duplicate or receipt.placed.conflict
+                assert receipt.position.duplicate or receipt.position.conflict
                 assert [copy.digest for copy in await journal.copies(*where)] == [order.digest]
             await registry.close()
         finally:
@@ -484,7 +484,7 @@ def test_replica_ahead_of_the_store_cleans_it_of_unlearned_rows(tmp_path, monkey
             for _ in range(2):
                 lose_last_entry(sqlite3.connect(path))
             receipt = await model.submit(ControlRequest.of(unlearning("1")))
-            assert receipt.placed.seq == model.replica.seq == 4
+            assert receipt.position.seq == model.replica.seq == 4
             assert model.replica.parts.forgotten_seq == 4
             await cleaned(registry, 4)
             await registry.close()
@@ -506,7 +506,7 @@ def test_close_waits_for_the_clean_up_of_the_last_group(store):
             request = asyncio.create_task(model.submit(ControlRequest.of(unlearning("1"))))
             await asyncio.sleep(0)
             await registry.close()
-            assert (await request).placed.seq == 6
+            assert (await request).position.seq == 6
             assert not model.job(UnlearnCleanup).is_busy
         finally:
             await journal.close()
