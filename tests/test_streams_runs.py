@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from load_tests.streams.cases import kappa_temporal, last_known
 from load_tests.streams.prequential import Peer, scores
 from load_tests.streams.runs import Run
 
@@ -51,3 +52,11 @@ def test_rolling_mistakes_are_over_the_last_blocks_alone():
     rows, errors = run.rolling(2)
     assert rows.tolist() == [2, 4, 5]
     assert errors.tolist() == pytest.approx([100.0, 50.0, 100.0 / 3.0])
+
+
+def test_kappa_temporal_compares_with_the_last_known_label():
+    labels = np.array([1.0, 1.0, -1.0, 1.0])
+    assert last_known(labels, 0).tolist() == [0.0, 1.0, 1.0, -1.0]
+    assert last_known(labels, 1).tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert kappa_temporal(15.0, 60.0) == 0.75
+    assert kappa_temporal(60.0, 60.0) == 0.0

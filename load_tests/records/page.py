@@ -1,6 +1,6 @@
 """The page docs/internals/records.md, from the figures of records.json."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from load_tests.records.ours import FULL, LAST_LABEL, LAST_TARGET
 from load_tests.records.peers import OF_CLASSES, OF_NUMBERS
 from load_tests.records.stored import Figures, Records
 from load_tests.regression.tables import number
+from load_tests.streams.cases import kappa_temporal
 
 BEST = "published"
 CLASS_COLUMNS = (FULL, LAST_LABEL, *OF_CLASSES)
@@ -33,8 +34,10 @@ def page(records: Records) -> str:
         text.LOSSES_OF_CLASSES + (losses(classes, "% of errors", ERRORS) or "- nowhere.\n"),
         text.NUMBERS + number_table(numbers, records["sizes"]),
         text.NUMBER_MEANS + number_means(numbers),
+        text.RELATIVE + relative_table(numbers),
         text.CLASSES + class_table(classes, records["sizes"]),
         text.CLASS_MEANS + class_means(classes),
+        text.KAPPA + kappa_table(classes),
         text.LIMITS + limits(classes),
         text.LEARNERS,
         text.CAVEATS,
@@ -107,6 +110,40 @@ def number_means(figures: Figures) -> str:
         rows.append((title(learner), *(f"{mean:.3f}" for mean in means), *wins))
     heads = ("other", "MAE", "RMSE", "files with less MAE", "files with less RMSE")
     return table(heads, rows)
+
+
+def relative_table(figures: Figures) -> str:
+    """MAE divided by that of the last target, the least of each line in bold."""
+    names = [learner for learner in NUMBER_COLUMNS if learner != LAST_TARGET]
+    rows = []
+    for name in NUMBERS:
+        line = measured(figures[name])
+        last = line[LAST_TARGET][MAE]
+        ratios = [line[one][MAE] / last if one in line else None for one in names]
+        rows.append((name, *best_in_bold(ratios, min)))
+    return table(("file", *map(title, names)), rows)
+
+
+def kappa_table(figures: Figures) -> str:
+    """Kappa-temporal, the largest of each line in bold."""
+    names = [learner for learner in CLASS_COLUMNS if learner != LAST_LABEL]
+    rows = []
+    for name in CLASSES:
+        line = measured(figures[name])
+        last = line[LAST_LABEL][ERRORS]
+        kappas = [kappa_temporal(line[one][ERRORS], last) if one in line else None for one in names]
+        rows.append((name, *best_in_bold(kappas, max)))
+    return table(("file", *map(title, names)), rows)
+
+
+def best_in_bold(
+    values: Sequence[float | None], best: Callable[[Iterable[float]], float]
+) -> list[str]:
+    """Three digits of each value, a dash for None."""
+    least = best(value for value in values if value is not None)
+    cells = ["-" if value is None else f"{value:.3f}" for value in values]
+    return [f"**{cell}**" if value == least else cell
+            for cell, value in zip(cells, values, strict=True)]  # fmt: skip
 
 
 def class_table(figures: Figures, sizes: Mapping[str, list[int]]) -> str:

@@ -41,6 +41,15 @@ Below 1, `full` has the smaller error. The last columns count the files on which
 
 """
 
+RELATIVE = """\
+### Relative MAE
+
+MAE divided by that of the last target, the naive forecast. Above 1, repeating the last target errs
+less. The mean absolute scaled error of forecasting (Hyndman and Koehler 2006) is the same ratio,
+with the naive errors of past data. The least of each line is in bold:
+
+"""
+
 CLASSES = """\
 ## Two classes
 
@@ -52,6 +61,19 @@ is in order of time. Files sorted by class are shuffled. A dash: see
 
 CLASS_MEANS = """\
 Mean percentage of errors over the files that the other finished, and of `full` on the same:
+
+"""
+
+KAPPA = """\
+### Kappa-temporal
+
+1 - errors / errors of the last label: 1 without an error, 0 for a learner that errs as often as the
+last label, negative for more errors (Bifet, Read, Žliobaitė, Pfahringer and Holmes, *Pitfalls in
+benchmarking data stream classification and how to avoid them*, ECML PKDD 2013; Žliobaitė et al.,
+*Evaluation methods and decision theory for classification of streaming data with temporal
+dependence*, Machine Learning 98, 2015). It is meant for files in order of time: elec2, and ijcnn1,
+whose rows are overlapping windows of a series. In the others neighbouring labels say little. The
+largest of each line is in bold:
 
 """
 

@@ -4,7 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from dualstream.solvers import Batch
+from dualstream.solvers.jit import Floats
 from load_tests.streams import held_out
 from load_tests.streams.data import FILES, libsvm as file, shuffled, stream
 
@@ -73,3 +76,19 @@ def block_of(case: Case, rows: int) -> int:
 def last_label(rows: Batch) -> float:
     """Percent of mistakes, from row 2 on, of the predictor that repeats the last label."""
     return 100.0 * float((rows.labels[1:] != rows.labels[:-1]).mean())
+
+
+def last_known(labels: Floats, delay: int) -> Floats:
+    """The last label that is known when each row arrives, 0 before the first one.
+
+    The label of a row is known after the row that arrives `delay` rows later is scored.
+    """
+    return np.concatenate([np.zeros(delay + 1), labels[: -delay - 1]])
+
+
+def kappa_temporal(errors: float, errors_of_last: float) -> float:
+    """1 without an error, 0 for a learner that errs as often as the last label.
+
+    Bifet, Read, Zliobaite, Pfahringer and Holmes (2013); Zliobaite et al. (2015).
+    """
+    return 1.0 - errors / errors_of_last
