@@ -143,7 +143,7 @@ def replay_model(
     """
     from dualstream.service.features import ALL
     from dualstream.service.journal.record import RecordError
-    from dualstream.service.models.replay import Refused, parse_changes, replay
+    from dualstream.service.replay.replay import Refused, parse_changes, replay
     from dualstream.service.replica.fork_detection import Forked
 
     where = _store(store)

@@ -10,7 +10,7 @@ import pytest
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import Feature
 from dualstream.service.journal import open_journal
-from dualstream.service.models.replay import under_another_spec
+from dualstream.service.replay.replay import under_another_spec
 from dualstream.service.replica.features import Features
 from dualstream.service.replica.parts import AnswerField, Scored, StatePart
 from dualstream.service.replica.replica import Replica

@@ -13,7 +13,7 @@ from dualstream.client import Client
 from dualstream.service import cli
 from dualstream.solvers.evaluation.decisions.alerts import WARM_UP
 from tests.service.conftest import assert_problem
-from tests.service.models.replay_support import replayed
+from tests.service.replay.replay_support import replayed
 
 DIM = 5
 FEATURES = {"features": {"kind": "indexed", "dim": DIM}}

@@ -17,7 +17,7 @@ from dualstream.service.features.guard.controls import Pause
 from dualstream.service.features.guard.rollback import GuardRollback
 from dualstream.service.journal.protocol import AppendRequest
 from dualstream.service.journal.record import Control, KeyKind, decode_merged, make_key
-from dualstream.service.models.replay import replay
+from dualstream.service.replay.replay import replay
 from dualstream.service.replica.commit import Committer
 from dualstream.service.replica.groups import Group
 from dualstream.service.replica.replica import Replica

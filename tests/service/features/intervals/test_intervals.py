@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.features import ALL
-from dualstream.service.models.replay import replay
+from dualstream.service.replay.replay import replay
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.evaluation.intervals.calibration import Calibration
 from tests.service.conftest import assert_problem

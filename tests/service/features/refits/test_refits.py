@@ -19,7 +19,7 @@ from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, CursorMove
 from dualstream.service.journal.record import Control
 from dualstream.service.models.deps import NICENESS, SolverThread
-from dualstream.service.models.replay import replay
+from dualstream.service.replay.replay import replay
 from dualstream.service.replica.controls import apply_to, read_control
 from dualstream.solvers.offline import semiparametric
 from dualstream.solvers.refit import weights_problem, window_problem

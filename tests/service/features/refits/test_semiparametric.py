@@ -11,7 +11,7 @@ import pytest
 
 from dualstream.service.features import ALL
 from dualstream.service.features.refits import job as refits
-from dualstream.service.models.replay import replay
+from dualstream.service.replay.replay import replay
 from load_tests import milan
 from tests.service.conftest import assert_problem
 from tests.service.features.refits.support import begin, controls, finished

@@ -16,7 +16,7 @@ from dualstream.service.archive.dump import run_dump
 from dualstream.service.archive.restore import run_restore
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.features import ALL
-from dualstream.service.models.replay import replay
+from dualstream.service.replay.replay import replay
 from tests.service.api.support import KEY, assert_again
 from tests.service.conftest import assert_problem
 from tests.service.features.guard.support import GUARDED, learn, paused, samples, view

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from dualstream.service import cli
 from tests.service.conftest import assert_problem
-from tests.service.models.replay_support import replayed
+from tests.service.replay.replay_support import replayed
 
 TYPES = {"country": "category", "device": "category", "member": "boolean", "price": "number"}
 SPEC = {

@@ -13,8 +13,8 @@ from dualstream.service.journal import open_journal, sqlite_path
 from dualstream.service.journal.chain import next_chain
 from dualstream.service.journal.protocol import Entry, Journal, ModelRecord
 from dualstream.service.journal.record import Control, decode_merged, holds_control
-from dualstream.service.models import replay_history
-from dualstream.service.models.replay_history import ReplicaOfOtherHistory, read_late_rows
+from dualstream.service.replay import history
+from dualstream.service.replay.history import ReplicaOfOtherHistory, read_late_rows
 from dualstream.service.replica.entries import split_at
 from dualstream.service.replica.features import Features
 from dualstream.service.replica.fork_detection import Forked
@@ -117,7 +117,7 @@ def changed_spec(record: ModelRecord, changes: dict[str, Any]) -> dict[str, Any]
     for field in ENCODING:
         if resolved.get(field) != before.get(field):
             raise _needs_the_file(field, "the journal's rows are encoded with it")
-    why_not = replay_history.why_not(inputs_of(before), inputs_of(resolved))
+    why_not = history.why_not(inputs_of(before), inputs_of(resolved))
     if why_not is not None:
         raise _needs_the_file("history", why_not)
     return resolved

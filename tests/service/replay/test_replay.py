@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from dualstream.service import cli
 from tests.service.features.versions.support import back, learn, settled, take
-from tests.service.models.replay_support import got, refused, replayed, state
+from tests.service.replay.replay_support import got, refused, replayed, state
 from tests.service.replica.snapshot_damage import SPEC, Kept, run
 
 

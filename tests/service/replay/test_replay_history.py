@@ -12,13 +12,13 @@ from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, Part
 from dualstream.service.journal.record import encode_rows
-from dualstream.service.models.replay import under_another_spec
+from dualstream.service.replay.replay import under_another_spec
 from dualstream.service.replica.point_in_time import state_at
 from dualstream.service.replica.replica import Replica
 from dualstream.solvers.rows.columns.inputs import key_number
 from dualstream.solvers.rows.hashing import hash_names
 from tests.service.features.versions.support import settled
-from tests.service.models.replay_support import got, refused, replayed, state
+from tests.service.replay.replay_support import got, refused, replayed, state
 
 CARD = {"by": "card", "time": "at", "of": "amount", "stats": ["count", "mean"], "half_life": "1h"}
 SHOP = {"by": ["shop", "card"], "of": "tax", "stats": ["last", "label_mean"], "half_life": 5}
