@@ -15,8 +15,7 @@ from dualstream.wire.problem_json import Problem, quoted
 
 router = APIRouter(include_in_schema=False)
 
-_ROW = re.compile(r"^\| `([a-z0-9-]+)` \| ([\w, ]+) \| (.+) \|$", re.M)
-_ADVICE = re.compile(r"^\*\*What to do:\*\* (.+?)\n\n", re.M | re.S)
+_ROW = re.compile(r"^\| `([a-z0-9-]+)` \| ([\w, ]+) \| (.+?) \| (.+) \|$", re.M)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _CODE = re.compile(r"`([^`]*)`")
 _PAGE = """<!doctype html>
@@ -33,7 +32,7 @@ _PAGE = """<!doctype html>
     <header class="bar">
       <a class="brand" href="{root}"><img src="{root}static/icon.svg" alt="" width="24" height="24" /> Dualstream</a>
     </header>
-    <main>
+    <main class="text">
 {main}
     </main>
   </body>
@@ -42,24 +41,26 @@ _PAGE = """<!doctype html>
 
 
 class ProblemType(NamedTuple):
-    """Status codes and cause of one type of problem, in Markdown."""
+    """Status codes, cause and remedy of one type of problem, in Markdown."""
 
     statuses: str
     cause: str
+    remedy: str
 
 
 @cache
 def problem_types() -> dict[str, ProblemType]:
     """All types of problems by slug."""
     rows = _ROW.findall(_document())
-    return {slug: ProblemType(statuses, cause) for slug, statuses, cause in rows}
+    return {slug: ProblemType(*columns) for slug, *columns in rows}
 
 
 @router.get("/problems")
 async def problems() -> Response:
     """List of all types of problems."""
     lines = [
-        f'<dt><a href="problems/{slug}">{slug}</a></dt><dd>{_html(one.cause)}</dd>'
+        f'<dt><a href="problems/{slug}">{slug}</a></dt>'
+        f"<dd>{_html(one.cause)}. {_html(one.remedy)}.</dd>"
         for slug, one in problem_types().items()
     ]
     return _page("Errors", "./", ["<h1>Errors</h1>", "<dl>", *lines, "</dl>"])
@@ -71,13 +72,12 @@ async def problem(slug: str) -> Response:
     problem_type = problem_types().get(slug)
     if problem_type is None:
         raise Problem(404, "not-found", f"no problem type {quoted(slug)}; /problems lists all")
-    [advice] = _ADVICE.findall(_document())
     lines = [
         f"<h1>{slug}</h1>",
         f"<p>Status {problem_type.statuses}: {_html(problem_type.cause)}.</p>",
         "<p>The field <code>detail</code> of the answer says what is wrong in this request,"
         " and <code>errors</code> where.</p>",
-        f"<h2>What to do</h2><p>{_html(' '.join(advice.split()))}</p>",
+        f"<h2>What to do</h2><p>{_html(problem_type.remedy)}.</p>",
         '<p><a href="../problems">All errors</a></p>',
     ]
     return _page(slug, "../", lines)

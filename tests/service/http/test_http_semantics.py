@@ -218,6 +218,12 @@ def test_the_type_of_every_problem_is_a_page(client):
     slugs = re.findall(r"^\| `([a-z-]+)` \| [\d4]", text, re.M)
     assert list(problem_types()) == slugs
     index = client.get("/problems").text
+    # Each page has the remedy of its own problem.
+    remedies = [one.remedy for one in problem_types().values()]
+    assert len(set(remedies)) == len(remedies)
+    assert "<h2>What to do</h2><p>Read the names of the models at" in (
+        client.get("/problems/unknown-model").text
+    )
     for slug in slugs:
         page = client.get(f"/problems/{slug}")
         assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
