@@ -30,7 +30,7 @@ def test_the_error_moves_and_drift_is_marked(page: Page, server: httpx.Client, s
     wait_for_events(page)
     learn(server, model, samples(300))
     error = card(page, "Error rate")
-    expect(error).to_contain_text(re.compile(r"Now: last rows \d"))
+    expect(error).to_contain_text(re.compile(r"Now: last 25 rows \d"))
     expect(page.locator(".model-head").get_by_role("status")).to_have_text(
         re.compile("^learning [1-9]")
     )
@@ -313,10 +313,16 @@ def test_columns_that_moved_most_come_first(page: Page, server: httpx.Client, sc
     expect(note.nth(8)).to_have_text("2")
     site = rows.filter(has=page.get_by_role("cell", name="site", exact=True)).get_by_role("cell")
     expect(site.nth(6)).to_contain_text("<b>news 3")
+    # `false` is no missing value.
+    member = rows.filter(has=page.get_by_role("cell", name="member", exact=True))
+    profile = next(one for one in result if one["name"] == "member")
+    true = profile["count"] / (profile["count"] + profile["missing"])
+    expect(member.get_by_role("cell").nth(6)).to_have_text(f"true {100 * true:.1f} %")
     expect(site.nth(1)).to_have_text("none")
     screenshot(page, "columns")
     expect(pill(page, "input drifting")).to_be_visible()
-    open_tab(page, "Drift")
+    page.get_by_text("Column price has moved").get_by_role("link").click()
+    expect(page.get_by_role("tabpanel", name="Drift")).to_be_visible()
     moved = page.get_by_role("region", name="Columns that moved, largest drift first")
     expect(moved.get_by_role("row").nth(1)).to_contain_text(
         re.compile(r"price\s*large\s*0\.\d|price\s*large\s*\d")
@@ -467,7 +473,7 @@ def test_a_new_model_shows_no_numbers_that_it_does_not_have(page, server, screen
     expect(error).to_be_hidden()
     expect(page.locator("main")).not_to_contain_text("NaN")
     learn(server, model, samples(40))
-    expect(error).to_contain_text(re.compile(r"Now: last rows \d"))
+    expect(error).to_contain_text(re.compile(r"Now: last 25 rows \d"))
     expect(page.locator("main")).not_to_contain_text("NaN")
     # 40 rows came at once, and the curve has each of them.
     expect(error.locator(".u-over")).to_be_visible()

@@ -63,13 +63,24 @@ def test_models_are_searched_and_sorted_by_what_matters(
     expect(first.get_by_role("img")).to_have_attribute(
         "aria-label", re.compile("error rate .*better than")
     )
+    # The model that needs attention is first, and says why. Its error is that of its own page.
+    expect(page.locator("main h2 a").first).to_have_text("b-worse")
     worse = page.get_by_role("listitem").filter(has_text="b-worse")
-    expect(worse.locator(".state")).to_contain_text("worse than baseline")
+    rate = three.get("/models/b-worse/metrics").json()["rolling"]["error_rate"]
+    error = f"{100 * rate:.1f} %"
+    words = (
+        f"Errs in {error} of the last 400 rows, worse than always predicting the most frequent "
+        r"label \(10\.\d %\)\. See what has changed"
+    )
+    expect(worse).to_contain_text(re.compile(words.replace(" ", r"\s")))
+    expect(worse.locator(".card-error strong")).to_have_text(error)
     expect(worse.locator(".dot.warn")).to_be_visible()
     expect(page.get_by_role("listitem").filter(has_text="c-empty")).to_contain_text(
         "waiting for rows"
     )
     screenshot(page, "models")
+    page.get_by_label("Sort by").select_option("name")
+    expect(page.locator("main h2 a").first).to_have_text("a-good")
     page.get_by_label("Sort by").select_option("error")
     expect(page.locator("main h2 a").first).to_have_text("b-worse")
     # The model that learned last is first.
@@ -79,12 +90,14 @@ def test_models_are_searched_and_sorted_by_what_matters(
     page.get_by_label("Search").fill("REGR")
     assert listed(page) == ["c-empty"]
     expect(page.locator("main")).to_contain_text("1 of 3 models")
-    page.get_by_label("Search").fill("")
+    page.get_by_label("Search").fill("zzz")
+    expect(page.get_by_role("heading", name="No model matches zzz")).to_be_visible()
+    page.get_by_role("button", name="Clear the search").click()
     page.get_by_role("button", name="List").click()
     row = page.get_by_role("row").filter(has_text="b-worse")
-    error = three.get("/models/b-worse/metrics").json()["rolling"]["error_rate"]
-    expect(row).to_contain_text(f"{100 * error:.1f} %")
-    expect(row).to_contain_text(re.compile(r"(s|min) ago|just now"))
+    expect(row).to_contain_text(error)
+    expect(row).to_contain_text(re.compile(r"(s|min) ago|just now|learning"))
+    screenshot(page, "list")
 
 
 def test_many_models_are_a_list(browser, tmp_path):
@@ -142,6 +155,17 @@ def test_the_keyboard_is_enough(page: Page, three: httpx.Client):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(card(page, "Try a prediction")).to_contain_text("The features are no JSON")
+    expect(tried).to_have_attribute("aria-invalid", "true")
+    # In a field a key is text; elsewhere it acts.
+    keys = page.get_by_role("dialog", name="Keys")
+    tried.press("?")
+    expect(tried).to_have_value("{?")
+    page.get_by_role("tab", name="Overview").press("?")
+    expect(keys).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(keys).to_have_count(0)
+    page.get_by_role("tab", name="Overview").press("/")
+    expect(page.get_by_label("Search")).to_be_focused()
 
 
 @ON_A_DESKTOP
@@ -216,12 +240,14 @@ def test_a_store_that_is_away_is_on_every_page(browser, tmp_path):
         learn(client, "m", samples(20))
         page = context.new_page()
         page.goto("/#/models/m")
-        expect(page.locator(".model-head")).to_contain_text("idle, last row")
+        expect(page.locator(".model-head")).to_contain_text(re.compile("idle, last row|learning"))
         store.rename(tmp_path / "elsewhere.db")
         expect(page.locator(".model-head")).to_contain_text("store away")
         page.get_by_role("link", name="All models").click()
         expect(number(page, "Store")).to_contain_text("SQLite: away")
         expect(page.get_by_role("listitem").filter(has_text="store away")).to_be_visible()
+        process.stop()
+        expect(page.locator("#notices")).to_contain_text("The server does not answer.")
 
 
 @pytest.mark.parametrize("page", ["wide"], indirect=True)

@@ -12,6 +12,22 @@ export class Problem extends Error {
   }
 }
 
+// No answer: the server is away, or the network is.
+class NoAnswer extends Error {
+  constructor() {
+    super("The server does not answer. It may be stopped or restarting; this page goes on when it is back.");
+  }
+}
+
+// fetch, and the reading of a body, reject with a TypeError if the connection fails.
+async function reached(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    throw error instanceof TypeError ? new NoAnswer() : error;
+  }
+}
+
 export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 function headersWith(extra) {
@@ -61,13 +77,13 @@ export function askForKey(reason, error = "") {
 export async function request(path, { method = "GET", body, text, headers, signal } = {}) {
   for (;;) {
     const sent = headersWith(body === undefined ? headers : { "content-type": "application/json", ...headers });
-    const answer = await fetch(path, {
+    const answer = await reached(fetch(path, {
       method,
       headers: sent,
       body: body === undefined ? text : JSON.stringify(body),
       signal,
       cache: "no-store",
-    });
+    }));
     if (answer.status !== 401 || isDeclined) return answer;
     const wasSent = "authorization" in sent;
     const isGiven = await askForKey("This server requires a key.",
@@ -78,10 +94,16 @@ export async function request(path, { method = "GET", body, text, headers, signa
 
 export async function call(path, options) {
   const answer = await request(path, options);
-  const text = await answer.text();
-  const content = text ? parse(text) : {};
-  if (!answer.ok) throw new Problem(answer.status, content);
-  return content;
+  if (!answer.ok) throw await problemOf(answer);
+  return contentOf(answer);
+}
+
+// The error that an answer reports.
+export const problemOf = async (answer) => new Problem(answer.status, await contentOf(answer));
+
+async function contentOf(answer) {
+  const text = await reached(answer.text());
+  return text ? parse(text) : {};
 }
 
 function parse(text) {
@@ -94,14 +116,22 @@ function parse(text) {
 
 export const modelPath = (id, rest = "") => `models/${encodeURIComponent(id)}${rest}`;
 
-// Shows an error as a notice for 12 seconds; at most four notices at a time.
+// Shows an error as a notice.
 export function showError(error) {
   if (error?.name === "AbortError") return;
+  showNotice(explained(error), "bad");
+}
+
+// The message of an error, with what helps.
+export const explained = (error) =>
+  error.status === 403 ? `${error.message}. The button “API key” at the top changes the key.` : error.message;
+
+// Shows a text for 12 seconds; at most four at a time.
+export function showNotice(text, kind = "") {
   const notices = element("notices");
   const notice = document.createElement("p");
-  notice.textContent = error.status === 403
-    ? `${error.message}. The button “API key” at the top changes the key.`
-    : error.message;
+  notice.className = kind;
+  notice.textContent = text;
   // Requests are repeated, and so are their errors.
   if ([...notices.children].some((one) => one.textContent === notice.textContent)) return;
   notices.append(notice);

@@ -2,10 +2,10 @@
 
 /* global uPlot */
 import { h, svg } from "./dom.js";
-import { ago, clock, count, number, percent, share } from "./format.js";
+import { ago, clock, count, number, percent, share, zone } from "./format.js";
 
 // Intervals of time ticks in seconds.
-const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400];
+const STEPS_S = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400];
 // Newest markers that are shown, so that the keyboard reaches what comes after the chart.
 const MARKERS = 30;
 const SIGNS = { drift: ["▼", "▲"], guard: ["!", "!"], rollback: ["↶", "↶"], version: ["◆", "◆"], promotion: ["★", "★"], other: ["•", "•"] };
@@ -55,7 +55,7 @@ export class Plot {
       },
       cursor: { drag: { x: true, y: false } },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(isTime ? clock : count), ...(isTime ? { space: 80, incrs: STEPS_S } : {}), label: isTime ? undefined : xLabel, size: 28, labelSize: 18, labelFont: "12px system-ui" },
+        { ...axis, values: (_, ticks, axisAt, space, step) => ticks.map((tick) => (isTime ? clock(tick, step) : count(tick))), ...(isTime ? { space: 80, incrs: STEPS_S } : {}), label: isTime ? `time, ${zone()}` : xLabel, size: 28, labelSize: 18, labelFont: "12px system-ui" },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : shown(tick))) },
         ...(own
           ? [{ ...axis, scale: "own", side: 1, size: 46, stroke: colour(own.colour), grid: { show: false },
@@ -109,6 +109,14 @@ export class Plot {
       .filter(([, value]) => Number.isFinite(value))
       .map(([one, value]) => `${one.label} ${(one.format ?? number)(value)}`);
     this.summary.textContent = values.length ? `Now: ${values.join(", ")}.` : "No data yet.";
+  }
+
+  // Gives a series another label.
+  name(k, label) {
+    this.given.series[k].label = label;
+    if (!this.chart) return;
+    this.chart.series[k + 1].label = label;
+    this.chart.root.querySelectorAll(".u-legend .u-series")[k + 1].querySelector(".u-label").textContent = label;
   }
 
   showLast() {

@@ -1,7 +1,7 @@
 // Card of the input profile: what the columns of a stream hold. Those that moved most come first.
 
 import { call, modelPath } from "./api.js";
-import { card, h, right, table } from "./dom.js";
+import { breakable, card, h, right, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
 const VALUES_SHOWN = 3;
@@ -39,13 +39,14 @@ export function columnsPart(id, signal) {
 
 function rowOf(one) {
   const missing = one.missing === null ? "?" : percent(one.missing / Math.max(1, one.count + one.missing));
+  const zero = one.kind === "boolean" ? "false" : "0";
   return [
-    wrapped(isolated(one.name)),
+    wrapped(h("bdi", {}, breakable(one.name))),
     h("span", { class: { large: "bad", moderate: "warning" }[one.drift] }, one.drift ?? ""),
     right(one.psi === null ? "" : one.psi.toFixed(3)),
     one.kind,
     right(count(one.count)),
-    right(one.missing && one.missing_includes_zero ? `${missing} or 0` : missing),
+    right(one.missing && one.missing_includes_zero ? `${missing} or ${zero}` : missing),
     wrapped(...valuesOf(one)),
     typeof one.last === "number" ? number(one.last) : wrapped(isolated(one.last ?? "")),
     right(count(one.refused)),
@@ -63,9 +64,11 @@ function valuesOf(one) {
     const unit = one.kind === "text" ? " words" : "";
     return [[`${number(one.mean)} ± ${number(one.sd)}${unit}`, ...texts].join(", ")];
   }
+  // `false` is stored as 0, which counts as missing.
+  const all = one.kind === "boolean" && one.missing_includes_zero ? one.count + (one.missing ?? 0) : one.count;
   return one.top
     .slice(0, VALUES_SHOWN)
-    .map(({ value, count: rows }) => [isolated(value), ` ${percent(rows / Math.max(1, one.count))}`])
+    .map(({ value, count: rows }) => [isolated(value), ` ${percent(rows / Math.max(1, all))}`])
     .concat(texts)
     .flatMap((part, at) => (at ? [", ", part] : [part]));
 }

@@ -2,7 +2,7 @@
 
 import { call, modelPath } from "./api.js";
 import { curvesCard, hasCurves } from "./curves.js";
-import { bar, card, facts, h, right, table } from "./dom.js";
+import { bar, breakable, card, facts, h, right, table } from "./dom.js";
 import { count, number } from "./format.js";
 import { hasMembers } from "./members.js";
 
@@ -50,7 +50,7 @@ function weightTable({ weights, nonzeros, dim, intercept, coefficients }) {
   const top = Math.max(...weights.map((one) => Math.abs(one.weight)), 1e-300);
   const isMulticlass = weights.some((one) => one.label != null);
   const rows = weights.map((one) => [
-    one.name ?? `#${one.index}`,
+    h("span", {}, breakable(one.name ?? `#${one.index}`)),
     ...(isMulticlass ? [String(one.label)] : []),
     right(number(one.weight)),
     bar(one.weight / top),

@@ -1,10 +1,12 @@
 // Form for a new model. The server validates the specification while the user types.
 
-import { Problem, call, modelPath } from "./api.js";
+import { Problem, call, explained, modelPath } from "./api.js";
 import { columnsForm } from "./columns_form.js";
 import { card, h } from "./dom.js";
+import { badName, createModel } from "./names.js";
 
 const CHECK_MS = 250;
+const SLOW_MS = 1500;
 const TASKS = {
   binary: ["Two classes", "Will this visitor buy: yes or no?"],
   multiclass: ["Several classes", "Which team gets this ticket?"],
@@ -45,7 +47,10 @@ export async function showCreate(root, signal) {
   };
   const choice = (options) => h("select", {}, Object.entries(options).map(([value, text]) =>
     h("option", { value }, `${value}: ${text}`)));
-  const name = h("input", { required: true, maxlength: 128, pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]{0,127}", autocomplete: "off" });
+  const name = h("input", { autocomplete: "off", spellcheck: "false", oninput: (event) => {
+    event.stopPropagation(); // the specification has not changed
+    refuseName("");
+  } });
   const algorithm = choice(ALGORITHMS);
   const kind = choice({ hashed: "features have names", indexed: "features are numbered from 1 to dim" });
   const dim = h("input", { type: "number", min: 1, value: 10 });
@@ -53,6 +58,7 @@ export async function showCreate(root, signal) {
   errors.task = h("p", { class: "error", role: "alert" });
   const resolved = h("pre", { tabindex: "0" });
   const create = h("button", { class: "main" }, "Create");
+  const progress = h("p", { class: "small quiet", role: "status" });
   const dimField = field("dim", "Number of features", dim);
 
   // The task follows from the sample until the user chooses one.
@@ -86,12 +92,13 @@ export async function showCreate(root, signal) {
   );
   const form = h(
     "form",
-    { onsubmit: (event) => submit(event), oninput: () => later() },
+    { onsubmit: (event) => submit(event), oninput: () => later(), novalidate: true },
     h("fieldset", {}, h("legend", {}, "What does the model predict?"), h("div", { class: "choices" }, radios), errors.task),
     columns.element,
-    field("name", "Name", name, "Letters, digits, dots, dashes and underscores."),
+    field("name", "Name", name, "Letters, digits, dots, dashes and underscores; the first is a letter or a digit."),
     advanced,
     create,
+    progress,
   );
   root.append(
     h("h1", {}, "New model"),
@@ -122,9 +129,15 @@ export async function showCreate(root, signal) {
     }
   }
 
+  // The refusal of a name stays until the name changes.
   function clear() {
-    for (const one of Object.values(errors)) one.textContent = "";
+    for (const [id, one] of Object.entries(errors)) if (id !== "name") one.textContent = "";
     columns.clearErrors();
+  }
+
+  function refuseName(...content) {
+    errors.name.replaceChildren(...content);
+    name.setAttribute("aria-invalid", String(errors.name.textContent !== ""));
   }
 
   // An error is next to the field that has its pointer; the rest are fields of the JSON.
@@ -141,7 +154,7 @@ export async function showCreate(root, signal) {
     clear();
     if (error instanceof Problem && error.errors.length) error.errors.forEach(show);
     else if (error instanceof SyntaxError) show({ pointer: "", reason: error.message });
-    else errors.name.textContent = error.message;
+    else refuseName(explained(error));
     create.disabled = true;
   }
 
@@ -153,13 +166,31 @@ export async function showCreate(root, signal) {
 
   async function submit(event) {
     event.preventDefault();
+    // A check under way must not change what this shows.
+    clearTimeout(waiting);
+    checks += 1;
+    const bad = badName(name.value);
+    if (bad) {
+      refuseName(bad);
+      name.focus();
+      return;
+    }
+    create.disabled = true;
+    const slow = setTimeout(() => {
+      progress.textContent = "The server prepares the model. The first one of an algorithm takes longer: its kernels are compiled, once.";
+    }, SLOW_MS);
     try {
-      await call(modelPath(name.value), { method: "PUT", body: given(), signal });
-      location.hash = `#/models/${encodeURIComponent(name.value)}`;
+      const taken = await createModel(name.value, given(), signal);
+      if (taken) {
+        refuseName(...taken);
+        name.focus();
+      }
     } catch (error) {
       refuse(error);
-      create.disabled = false;
     }
+    clearTimeout(slow);
+    progress.textContent = "";
+    create.disabled = false;
   }
 
   await check();

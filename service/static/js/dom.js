@@ -1,6 +1,6 @@
 // Creates elements from name, attributes and children. Strings are always inserted as text.
 
-import { showError } from "./api.js";
+import { explained, showError } from "./api.js";
 import { ago, time } from "./format.js";
 
 export function h(name, attributes = {}, ...children) {
@@ -26,7 +26,7 @@ function filled(element, attributes, children) {
 export function table(head, rows, caption) {
   const cell = (kind, value) => {
     const content = value?.content ?? value ?? "–";
-    return h(kind, { class: value?.isNumber ? "number" : null }, content instanceof Node ? content : String(content));
+    return h(kind, { class: value?.isNumber ? "number" : null }, content instanceof Node || Array.isArray(content) ? content : String(content));
   };
   return h(
     "div",
@@ -42,6 +42,9 @@ export function table(head, rows, caption) {
 
 // A right-aligned table cell.
 export const right = (content) => ({ content, isNumber: true });
+
+// A name that breaks after its signs, and not in the middle of a word.
+export const breakable = (name) => String(name).split(/(?<=[^\p{L}\p{N}])(?=[\p{L}\p{N}])/u).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
 
 // Time since a moment, in seconds since 1970; main.js keeps it current.
 export const since = (at) =>
@@ -98,23 +101,41 @@ export function choice(label, options, value, chosen) {
 }
 
 // Asks before a change. Resolves to whether the user confirmed it.
-export function confirmed(title, text, action) {
+export const confirmed = (title, text, action) => asked(title, h("p", {}, text), action);
+
+// A dialog with `action` and Cancel. `submitted` runs the action; the dialog stays open while it returns a text
+// or elements that say what is wrong. Resolves to true if the action was done.
+export function asked(title, content, action, submitted = () => null) {
+  const error = h("p", { class: "error", role: "alert" });
+  const button = h("button", { class: "main" }, action);
+  let isDone = false;
   const dialog = h(
     "dialog",
     { "aria-labelledby": "confirm-title" },
-    h("form", { method: "dialog" },
+    h("form", { novalidate: true, onsubmit: async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      try {
+        const wrong = await submitted();
+        error.replaceChildren(...[wrong ?? []].flat());
+        isDone = !wrong;
+      } catch (failure) {
+        error.textContent = explained(failure);
+      }
+      button.disabled = false;
+      if (isDone) dialog.close();
+    } },
       h("h2", { id: "confirm-title" }, title),
-      h("p", {}, text),
-      h("p", { class: "actions" },
-        h("button", { class: "main", value: "yes" }, action),
-        h("button", { value: "no", autofocus: true }, "Cancel"))),
+      content, error,
+      h("p", { class: "actions" }, button,
+        h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Cancel"))),
   );
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       dialog.remove();
-      resolve(dialog.returnValue === "yes");
+      resolve(isDone);
     });
   });
 }

@@ -25,21 +25,36 @@ export function errorOf(view) {
   return { isRegression, value: view[name], baselines, show: isRegression ? number : percent };
 }
 
-// "12.3 points better than X (20.1 %)", and whether the error is worse.
-export function compared({ isRegression, value, baselines: [best], show }) {
-  if (value == null || !best) return { text: "no rows yet", isWorse: false };
-  const difference = best.value - value;
-  const isWorse = difference < 0;
-  const by = isRegression ? `${number(Math.abs(difference))} label units` : `${(100 * Math.abs(difference)).toFixed(1)} points`;
-  const how = difference === 0 ? "the same as" : `${by} ${isWorse ? "worse" : "better"} than`;
-  return { text: `${how} the best baseline, ${best.label} (${show(best.value)})`, isWorse };
+// An error below its baseline by less than this part of it is hardly better.
+const HARDLY = 0.05;
+// Of a rare label, the error can hardly be below that of the baseline. A model that ranks this well is useful.
+const GOOD_AUC = 0.7;
+
+export const labelOf = (baseline) => BASELINES[baseline] ?? baseline;
+
+// Of an error and that of its best baseline: good, warn (hardly better) or bad (worse); "" if one is not known.
+export function ratingOf(value, baseline, auc) {
+  if (!Number.isFinite(value) || !Number.isFinite(baseline)) return "";
+  if (value > baseline) return "bad";
+  return value <= (1 - HARDLY) * baseline || auc >= GOOD_AUC ? "good" : "warn";
 }
 
-// Moving average of `read(view)` at each point, over the last 25 rows or a fortieth of the stream.
-// Computed from the means since the start, which every point has.
+// "12.3 points better than X (20.1 %)".
+export function compared({ isRegression, value, baselines: [best], show }) {
+  if (value == null || !best) return "no rows yet";
+  const difference = best.value - value;
+  const by = isRegression ? `${number(Math.abs(difference))} label units` : `${(100 * Math.abs(difference)).toFixed(1)} points`;
+  const how = difference === 0 ? "the same as" : `${by} ${difference < 0 ? "worse" : "better"} than`;
+  return `${how} the best baseline, ${best.label} (${show(best.value)})`;
+}
+
+// Rows of the moving average of a curve: 25, or a fortieth of the stream.
+export const windowOf = (points) => Math.round(Math.max(25, (points.at(-1)?.rows ?? 0) / 40));
+
+// Moving average of `read(view)` at each point, over the last rows. Computed from the means since the
+// start, which every point has.
 export function recent(points, read) {
-  const total = points.at(-1)?.rows ?? 0;
-  const least = Math.max(25, total / 40);
+  const least = windowOf(points);
   const sums = points.map((point) => (read(point.since_start) ?? 0) * point.rows);
   let from = -1;
   return points.map((point, k) => {

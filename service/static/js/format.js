@@ -41,9 +41,29 @@ export function ago(at, now = Date.now() / 1000) {
   return passed < 5 ? "just now" : `${duration(passed)} ago`;
 }
 
-export const clock = (seconds) =>
-  new Date(1000 * seconds).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+// Time of day; with parts of a second where the step of an axis has them, and the day where it is one.
+export function clock(seconds, step = 1) {
+  const at = new Date(1000 * seconds);
+  if (step >= 86_400) return dayOf(at);
+  const whole = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+  return step < 1 ? `${whole}.${String(at.getMilliseconds()).padStart(3, "0").slice(0, step < 0.1 ? 2 : 1)}` : whole;
+}
 
-export const time = (iso) => new Date(iso).toLocaleString();
+const dayOf = (at) => [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join("-");
+
+const two = (value) => String(value).padStart(2, "0");
+
+// The zone of the browser at a moment: UTC, UTC+01:00.
+export function zone(at = new Date()) {
+  const minutes = -at.getTimezoneOffset();
+  const size = Math.abs(minutes);
+  return minutes === 0 ? "UTC" : `UTC${minutes < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+}
+
+// Date and time in the zone of the browser: 2026-05-04 13:06:09 UTC+02:00.
+export function time(iso) {
+  const at = new Date(iso);
+  return `${dayOf(at)} ${[at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":")} ${zone(at)}`;
+}
 
 export const seconds = (iso) => new Date(iso).getTime() / 1000;

@@ -4,6 +4,7 @@ import { askForKey, call, hasKey, showError } from "./api.js";
 import { showCreate } from "./create.js";
 import { h } from "./dom.js";
 import { ago } from "./format.js";
+import { watchKeys } from "./keys.js";
 import { showModel } from "./model.js";
 import { showOverview } from "./overview.js";
 
@@ -82,6 +83,7 @@ addEventListener("unhandledrejection", (event) => {
   showError(event.reason);
   event.preventDefault();
 });
+watchKeys();
 show();
 watchHealth();
 setInterval(watchHealth, 5000);

@@ -2,7 +2,7 @@
 
 import { call, modelPath } from "./api.js";
 import { stackedShares } from "./charts.js";
-import { card, h, right, table } from "./dom.js";
+import { breakable, card, h, right, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
 const DRAWN = 7;
@@ -51,7 +51,7 @@ export function membersPart(id, created, signal) {
     list.replaceChildren(table(
       ["member", right("share"), right("loss, last 1,000 rows"), ...(hasErrors ? [right("error, last 1,000 rows")] : []), right("resets")],
       ordered.map((one) => [
-        h("span", { class: "keyed" }, h("span", { class: `swatch ${colours.get(one.name) ?? "s8"}`, "aria-hidden": "true" }), one.name),
+        h("span", { class: "keyed" }, h("span", { class: `swatch ${colours.get(one.name) ?? "s8"}`, "aria-hidden": "true" }), h("span", {}, breakable(one.name))),
         right(percent(one.weight)),
         right(number(one.rolling.loss)),
         ...(hasErrors ? [right(percent(one.rolling.error_rate))] : []),

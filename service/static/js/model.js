@@ -3,26 +3,29 @@
 import { Problem, call, showError, modelPath } from "./api.js";
 import { columnsPart } from "./columns.js";
 import { contents } from "./contents.js";
-import { card, facts, h, since, tile } from "./dom.js";
+import { breakable, card, facts, h, since, tile } from "./dom.js";
 import { decisionsPart } from "./decisions.js";
 import { driftPart } from "./drift.js";
-import { compared, errorOf, lossOf, nameOf } from "./errors.js";
+import { compared, errorOf, lossOf, nameOf, ratingOf } from "./errors.js";
 import { listen } from "./events.js";
 import { ago, count, number, percent, rate, seconds, time } from "./format.js";
 import { historyOf } from "./history.js";
 import { hasIntervals, intervalsPart } from "./intervals.js";
+import { manageButtons } from "./manage.js";
 import { hasMembers, membersPart } from "./members.js";
 import { ModelPlots } from "./model_plots.js";
 import { pauseNotice } from "./pauses.js";
 import { predictPart } from "./predict.js";
 import { refitsCard } from "./refits.js";
+import { Scrapes, scrape } from "./scrape.js";
 import { hasSegments, segmentsPart } from "./segments.js";
 import { firstSteps } from "./snippets.js";
-import { pill, statusOf } from "./status.js";
+import { pill, sentence, statusOf } from "./status.js";
 import { Tabs } from "./tabs.js";
 import { versionsPart } from "./versions.js";
 
 const REFRESH_MS = 3000;
+const SCRAPE_MS = 15_000;
 const RATE_S = 10;
 
 // `ready` gets a function that shows another tab.
@@ -36,7 +39,7 @@ export async function showModel(root, id, tab, signal, ready) {
     return;
   }
   const { spec } = view;
-  const head = header(id, view);
+  const head = header(id, view, manageButtons(id, spec, () => live.rows, signal));
   const pause = pauseNotice(id, signal, () => reload());
   const tiles = numbers(spec);
   const plots = new ModelPlots(spec, signal);
@@ -69,7 +72,7 @@ export async function showModel(root, id, tab, signal, ready) {
 
   let stale = true;
   let seq = view.seq;
-  const live = { rows: view.samples, lastAt: null, isPaused: Boolean(view.paused), link: "connecting" };
+  const live = { id, spec, rows: view.samples, lastAt: null, isPaused: Boolean(view.paused), link: "connecting", isLoaded: true, hasNotice: true };
   // Rows learned at the last events: [seconds, rows].
   let arrivals = [];
 
@@ -82,7 +85,7 @@ export async function showModel(root, id, tab, signal, ready) {
 
   async function refresh() {
     const [found] = await Promise.all([columns.refresh(), hasMembers(spec) ? members.refresh(live.rows) : null, refreshTab(tabs.shown)]);
-    live.drifting = found.some((one) => one.drift === "large");
+    live.moved = found;
     predict.know(found);
     drift.showColumns(found);
   }
@@ -103,7 +106,7 @@ export async function showModel(root, id, tab, signal, ready) {
     const now = Date.now() / 1000;
     arrivals = arrivals.filter(([at], k) => now - at <= RATE_S || k === arrivals.length - 1);
     const [first, last] = [arrivals[0], arrivals.at(-1)];
-    live.perSecond = last && now - last[0] < RATE_S && last[1] > first[1] ? (last[1] - first[1]) / Math.max(1, now - first[0]) : 0;
+    live.perSecond = arrivals.length < 2 ? null : now - last[0] < RATE_S && last[1] > first[1] ? (last[1] - first[1]) / Math.max(1, now - first[0]) : 0;
     head.show(live);
     tiles.showRate(live);
     const isEmpty = !live.rows && !live.isPaused;
@@ -125,8 +128,13 @@ export async function showModel(root, id, tab, signal, ready) {
     // Of a paused model rows take a seq, too.
     const isControl = isPaused !== live.isPaused || (!isPaused && event.seq > seq && event.samples <= live.rows);
     [seq, live.rows, live.isPaused] = [event.seq, event.samples, isPaused];
-    const error = errorOf(event.rolling);
-    [live.error, live.baseline] = [error.value, error.baselines[0]?.value];
+    const { isRegression, value: error, baselines: [best] } = errorOf(event.rolling);
+    Object.assign(live, {
+      isRegression, error, baseline: best?.value, baselineName: best?.id, auc: event.rolling.auc,
+      gapRatio: event.certificate?.relative_gap,
+      cost: event.costs?.rolling.cost, constantCost: event.costs?.rolling.best_constant,
+      coverage: (event.intervals ?? []).map((one) => ({ level: one.level, recent: one.recent_coverage })),
+    });
     tiles.show(event);
     decisions.add(event);
     intervals?.add(event);
@@ -134,6 +142,16 @@ export async function showModel(root, id, tab, signal, ready) {
     showStatus();
     // After a rollback or a drift event the timeline has changed, and after a control the history.
     if (plots.add(event) || isControl) reload().catch(showError);
+  }
+
+  // What the server counts of a model is in its metrics only.
+  const scrapes = new Scrapes();
+  async function measure() {
+    if (document.hidden) return;
+    scrapes.add(await scrape(signal));
+    const { lost, forks, lagS, refusedRatio, lostLabels } = scrapes.models().get(id) ?? {};
+    Object.assign(live, { lost, forks, lagS, refusedRatio, lostLabels });
+    showStatus();
   }
 
   tabs.select(tab);
@@ -147,7 +165,9 @@ export async function showModel(root, id, tab, signal, ready) {
       (plots.isCoarse ? reload() : refresh()).catch(showError);
     }, REFRESH_MS),
     setInterval(showStatus, 1000),
+    setInterval(() => measure().catch(showError), SCRAPE_MS),
   ];
+  measure().catch(showError);
   signal.addEventListener("abort", () => timers.forEach(clearInterval));
   addEventListener("health", ({ detail }) => {
     live.isStoreAway = detail.isStoreAway;
@@ -177,25 +197,29 @@ const LINKS = {
 };
 const TASKS = { binary: "two classes", multiclass: "several classes", regression: "a number" };
 
-function header(id, { spec, created }) {
+function header(id, { spec, created }, buttons) {
   const pills = h("div", { class: "pills" });
   const state = h("span", { role: "status" });
   const warnings = h("span", { class: "pills" });
+  const attention = h("div", { "aria-live": "polite" });
   pills.append(state, warnings);
   const element = h("header", { class: "model-head" },
     h("nav", { "aria-label": "Back" }, h("a", { href: "#/" }, "← All models")),
-    h("div", { class: "title" }, h("h1", {}, id), pills),
-    h("p", { class: "quiet" }, `Predicts ${TASKS[spec.task]} · algorithm ${spec.algorithm} · created `, since(seconds(created))));
+    h("div", { class: "title" }, h("h1", {}, breakable(id)), pills, buttons),
+    h("p", { class: "quiet" }, `Predicts ${TASKS[spec.task]} · algorithm ${spec.algorithm} · created `, since(seconds(created))),
+    attention);
   let shown = "";
 
   function show(live) {
-    const status = statusOf({ ...live, isLoaded: true });
+    const status = statusOf(live);
     const found = LINKS[live.link] ?? status.state;
-    const now = JSON.stringify([found, status.warnings]);
+    const now = JSON.stringify([found, status, location.hash]);
     if (now === shown) return;
     shown = now;
     state.replaceChildren(pill(found));
     warnings.replaceChildren(...status.warnings.map((one) => pill(one)));
+    // A link to the tab that is shown leads nowhere.
+    attention.replaceChildren(...status.attention.map((one) => sentence(one.href === location.hash ? { ...one, href: null } : one)));
   }
 
   return { element, show };
@@ -219,9 +243,8 @@ function numbers(spec) {
 
   function show({ rolling, since_start: all, samples, rejected, certificate, nonzeros }) {
     const found = errorOf(rolling);
-    const { text, isWorse } = compared(found);
     const isEmpty = found.value == null;
-    error.set(found.show(found.value), text, { kind: isEmpty ? "" : isWorse ? "bad" : "good" });
+    error.set(found.show(found.value), compared(found), { kind: ratingOf(found.value, found.baselines[0]?.value, rolling.auc) });
     loss.set(number(rolling.loss), `${lossOf(spec)}, mean of a row${isEmpty ? "" : `; ${number(all.loss)} since start`}`);
     learned = { samples, rejected };
     const name = last.element.firstChild;

@@ -1,7 +1,7 @@
 // Plots of a model's metrics: the timeline first, then every event.
 
 import { card, choice, h } from "./dom.js";
-import { errorOf, lossOf, nameOf, recent } from "./errors.js";
+import { errorOf, lossOf, nameOf, recent, windowOf } from "./errors.js";
 import { count, percent } from "./format.js";
 import { timeOf } from "./history.js";
 import { Plot } from "./charts.js";
@@ -154,6 +154,10 @@ export class ModelPlots {
       errors.map((one) => one.value),
       ...this.baselines.map(of),
     ];
+    // The window grows with the stream; the tile above has that of 1,000 rows.
+    const last = `last ${count(windowOf(this.points))} rows`;
+    this.error.name(0, last);
+    this.loss.name(0, last);
     const isKnown = columns[0].map((x) => x !== null);
     this.error.set(columns.map((column) => column.filter((_, k) => isKnown[k])), this.isTime);
     // The first request alone is not worth a note.

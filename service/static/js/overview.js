@@ -1,11 +1,12 @@
 // Page of all models: the server in five numbers, then the models as cards or as a list.
 
 import { call, modelPath, request, showError } from "./api.js";
-import { choice, h, right, svg, table, tile } from "./dom.js";
+import { breakable, choice, h, right, svg, table, tile } from "./dom.js";
 import { compared, errorOf, nameOf, recent } from "./errors.js";
-import { ago, bytes, count, duration, number, percent, rate } from "./format.js";
+import { hrefOf } from "./names.js";
+import { bytes, count, duration, number, percent, rate } from "./format.js";
 import { Scrapes, scrape } from "./scrape.js";
-import { pill, statusOf, worst } from "./status.js";
+import { sentence, statusOf, urgency, worst } from "./status.js";
 
 const REFRESH_MS = 3000;
 const PAGE = 500;
@@ -18,6 +19,7 @@ const DURABILITY = {
   always: "a power failure loses nothing",
 };
 const SORTS = {
+  attention: "Attention first",
   name: "Name",
   error: "Error against baseline, worst first",
   activity: "Last row, newest first",
@@ -25,6 +27,7 @@ const SORTS = {
 };
 // Ascending; what is not known comes last.
 const KEYS = {
+  attention: (model) => urgency(model.status),
   name: () => 0,
   error: (model) => -model.error / model.baseline,
   activity: (model) => -model.lastAt,
@@ -89,6 +92,7 @@ export async function showOverview(root, signal) {
       rows: one.samples ?? measured.get(one.id)?.rows,
       isPaused: Boolean(one.paused),
     }));
+    for (const model of models) model.status = statusOf(model);
     const wanted = search.value.trim().toLowerCase();
     const found = models.filter(({ id, spec }) => `${id} ${spec.algorithm} ${spec.task}`.toLowerCase().includes(wanted));
     const key = (model) => (Number.isNaN(KEYS[sort.value](model)) ? Infinity : KEYS[sort.value](model));
@@ -99,6 +103,11 @@ export async function showOverview(root, signal) {
     if (!models.length && !after) {
       note.textContent = "";
       place.replaceChildren(nothing());
+      return;
+    }
+    if (!found.length) {
+      note.textContent = "";
+      place.replaceChildren(noMatch(search));
       return;
     }
     const shown = isList ? found : found.slice(0, CARDS);
@@ -176,27 +185,39 @@ function nothing() {
     h("p", {}, h("a", { href: "#/new", class: "button main" }, "Create a model")));
 }
 
-const hrefOf = (id) => `#/models/${encodeURIComponent(id)}`;
+function noMatch(search) {
+  const clear = h("button", { type: "button", onclick: () => {
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
+    search.focus();
+  } }, "Clear the search");
+  return h("section", { class: "card empty" },
+    h("h2", {}, "No model matches ", h("bdi", {}, search.value.trim())),
+    h("p", { class: "quiet" }, "The search covers names, algorithms and tasks."),
+    h("p", { class: "actions" }, clear));
+}
+
 const figure = ({ isRegression }, value) => (!Number.isFinite(value) ? "–" : isRegression ? number(value) : percent(value));
 
 function list(models) {
-  return table(
-    ["status", "model", "learns", right("error"), right("best baseline"), right("rows learned"), right("rows/s"), right("last row")],
+  const element = table(
+    ["model", "state", "attention", right("error"), right("best baseline"), right("rows learned"), right("rows/s")],
     models.map((model) => {
-      const status = statusOf(model);
+      const { status } = model;
       return [
-        h("span", { class: "state" }, dot(status), [status.state, ...status.warnings].map((one) => one.text).join(", ")),
-        h("a", { href: hrefOf(model.id) }, model.id),
-        `${model.spec.algorithm}, ${model.spec.task}`,
+        h("div", { class: "state" }, dot(status), h("a", { href: hrefOf(model.id) }, breakable(model.id))),
+        [status.state.text, h("div", { class: "small quiet" }, `${model.spec.algorithm}, ${model.spec.task}`)],
+        status.attention.length ? sentence(status.attention[0]) : "",
         right(figure(model, model.error)),
         right(figure(model, model.baseline)),
         right(count(model.rows)),
         right(rate(model.perSecond)),
-        right(model.lastAt == null ? "–" : ago(model.lastAt)),
       ];
     }),
     "List of models; the error is of the last 1,000 rows",
   );
+  element.classList.add("model-list");
+  return element;
 }
 
 // Puts a new list in place of the old one. Focus and scroll position stay.
@@ -217,19 +238,30 @@ class Card {
     this.id = id;
     this.state = h("p", { class: "state" });
     this.summary = h("p", { class: "small quiet" });
+    this.attention = h("div");
     this.plot = h("div", { class: "sparkline" });
     this.error = h("p", { class: "small card-error" });
     this.element = h("li", { class: "card" },
-      h("h2", {}, h("a", { href: hrefOf(id) }, id)), this.state, this.plot, this.error, this.summary);
+      h("h2", {}, h("a", { href: hrefOf(id) }, breakable(id))), this.state, this.attention, this.plot, this.error, this.summary);
   }
 
   update(model) {
-    const status = statusOf(model);
-    this.state.replaceChildren(dot(status), [status.state, ...status.warnings].map((one) => one.text).join(", "));
+    const { status } = model;
+    this.state.replaceChildren(dot(status), status.state.text);
+    const found = JSON.stringify(status.attention);
+    if (found !== this.found) {
+      this.found = found;
+      this.attention.replaceChildren(...status.attention.slice(0, 1).map(sentence));
+    }
     const rows = model.rows === undefined ? "" : ` · ${count(model.rows)} rows learned`;
     this.summary.textContent = `${model.spec.algorithm}, ${model.spec.task}${rows}`;
-    if (model.unreadable) this.error.textContent = model.unreadable;
     this.isLoaded = model.isLoaded;
+    // The same error as on the page of the model: that of the last 1,000 rows.
+    if (!Number.isFinite(model.error)) return;
+    const { isRegression, rows: learned, error, baseline } = model;
+    const what = nameOf(isRegression);
+    this.error.replaceChildren(h("strong", {}, figure(model, error)), ` ${what} of the last ${count(Math.min(learned, 1000))} rows`,
+      Number.isFinite(baseline) ? h("span", { class: "quiet" }, `best baseline ${figure(model, baseline)}`) : "");
   }
 
   // The recent error, and that of the best baseline (dashed).
@@ -250,11 +282,7 @@ class Card {
     const curve = (read) => recent(points, read).map((value, k) => [points[k].rows, value]);
     const own = curve((view) => errorOf(view).value);
     const base = curve((view) => errorOf(view).baselines.find((one) => one.id === best)?.value);
-    const text = `${nameOf(now.isRegression)} ${now.show(now.value)} since start`;
-    this.plot.replaceChildren(sparkline(own, base, `${text}, ${compared(now).text}`));
-    const [baseline] = now.baselines;
-    this.error.replaceChildren(h("strong", {}, now.show(now.value)), ` ${nameOf(now.isRegression)} since start`,
-      baseline ? h("span", { class: "quiet" }, `best baseline ${now.show(baseline.value)}`) : "");
+    this.plot.replaceChildren(sparkline(own, base, `${nameOf(now.isRegression)} ${now.show(now.value)} since start, ${compared(now)}`));
   }
 }
 

@@ -1,10 +1,10 @@
 // Card with a form for a prediction, made from the known columns; shows what each feature contributes.
 
 import { Problem, call, modelPath } from "./api.js";
-import { bar, card, copyButton, h, right, table } from "./dom.js";
+import { bar, breakable, card, copyButton, h, right, table } from "./dom.js";
 import { number, percent } from "./format.js";
 import { intervalTexts } from "./intervals.js";
-import { computedBy, keysOf, timesOf } from "./past.js";
+import { computedBy, keysOf } from "./past.js";
 import { curlOf, exampleOf } from "./snippets.js";
 
 const FIELDS = 12;
@@ -14,7 +14,7 @@ export function predictPart(id, spec) {
   let x = exampleOf(spec);
   // Until the user types, the form follows the columns of the stream.
   let isTyped = false;
-  const [keys, times, isComputed] = [keysOf(spec), timesOf(spec), computedBy(spec)];
+  const [keys, isComputed] = [keysOf(spec), computedBy(spec)];
   const declared = Object.entries(spec.columns?.types ?? {}).map(([name, type]) => ({ name, kind: type.kind ?? type, top: [] }));
   // Keys of the history that are no features of their own: the profile does not have them.
   const keysAlone = declared.filter((one) => one.kind === "ignore" && keys.has(one.name)).map((one) => ({ ...one, kind: "key" }));
@@ -50,9 +50,9 @@ export function predictPart(id, spec) {
     if (isTyped || !found.length) return;
     const sent = found.filter((one) => one.kind !== "unknown" && !isComputed(one.name));
     columns = [...keysAlone, ...sent.toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }))];
-    // A row as the stream has it: the last values.
-    const row = columns.slice(0, FIELDS).map((one) => [one.name, times.has(one.name) ? now() : lastOf(one)]).filter(([, value]) => value !== null);
-    const kinds = JSON.stringify(columns.map(({ name, kind }) => [name, kind]));
+    // A row as the stream has it: the last values, or usual ones.
+    const row = columns.slice(0, FIELDS).map((one) => [one.name, usualOf(one)]).filter(([, value]) => value !== null);
+    const kinds = JSON.stringify(columns.map(({ name, kind, count }) => [name, kind, count > 0]));
     if (kinds === shown) return;
     shown = kinds;
     x = Object.fromEntries(row);
@@ -73,6 +73,7 @@ export function predictPart(id, spec) {
     const key = `predict-${k}`;
     const change = (event) => {
       isTyped = true;
+      clearMark(event.target);
       const value = valueOf(one, event.target.value);
       x = Array.isArray(x) ? {} : { ...x };
       if (value === undefined) delete x[one.name];
@@ -85,7 +86,7 @@ export function predictPart(id, spec) {
       : h("input", {
           id: key, oninput: change, autocomplete: "off", list: options.length ? `${key}-values` : null,
           inputmode: one.kind === "number" ? "decimal" : null,
-          placeholder: one.kind === "key" ? "of the history" : one.kind === "time" ? "2024-01-31T09:30:00Z" : one.mean == null || one.kind !== "number" ? "" : `mean ${number(one.mean)}`,
+          placeholder: placeholderOf(one),
         });
     control.dataset.column = one.name;
     return h("div", {},
@@ -106,15 +107,47 @@ export function predictPart(id, spec) {
 
   const read = () => JSON.parse(json.value);
 
+  // Marks a field, or the JSON, with what is wrong with it.
+  function mark(control, text) {
+    control.setAttribute("aria-invalid", "true");
+    control.setAttribute("aria-describedby", `${control.id}-error`);
+    control.after(h("p", { class: "error small", id: `${control.id}-error` }, text));
+  }
+
+  function clearMark(control) {
+    control.removeAttribute("aria-invalid");
+    element.querySelector(`#${control.id}-error`)?.remove();
+  }
+
+  // Marks the fields that a refusal names; returns the refusals of columns that have no field.
+  function markAll(refusals) {
+    const others = [];
+    for (const { pointer, reason } of refusals) {
+      const column = columnAt(pointer);
+      const control = [...fields.querySelectorAll("[data-column]")].find((one) => one.dataset.column === column);
+      if (control) mark(control, reason);
+      else others.push(column === null || reason.includes(column) ? reason : `${column}: ${reason}`);
+    }
+    fields.querySelector("[aria-invalid]")?.focus();
+    return others;
+  }
+
   async function submit(event) {
     event.preventDefault();
+    element.querySelectorAll("[aria-invalid]").forEach(clearMark);
     try {
       answer.replaceChildren(await explained(id, spec, read()));
     } catch (error) {
-      const text = error instanceof Problem && error.errors.length
-        ? error.errors.map((one) => `${one.pointer} ${one.reason}`).join("\n")
-        : error instanceof SyntaxError ? `The features are no JSON: ${error.message}` : error.message;
-      answer.replaceChildren(h("p", { class: "error" }, text));
+      let texts = [error.message];
+      if (error instanceof SyntaxError) {
+        asJson.open = true;
+        texts = [`The features are no JSON: ${error.message}`];
+        mark(json, texts[0]);
+      } else if (error instanceof Problem && error.errors.length) {
+        texts = markAll(error.errors);
+        if (!texts.length) texts = ["The server refused the row. The fields that it named are marked."];
+      }
+      answer.replaceChildren(h("p", { class: "error" }, texts.join("\n")));
     }
   }
 
@@ -131,12 +164,24 @@ function valueOf({ kind }, text) {
 // The history of a key fades with the time of the row.
 const now = () => new Date().toISOString().replace(/\.\d+/, "");
 
-function lastOf({ kind, last, top, mean }) {
-  if (kind === "number") return Number((last ?? mean ?? 0).toPrecision(6));
-  if (kind === "boolean") return last === true || last === 1 || last === "true";
-  if (kind === "time") return "2024-01-31T09:30:00Z";
-  const value = last ?? top[0]?.value ?? null;
-  return kind === "text" && value === null ? "some words" : value;
+// A value of a column as the stream has it; null if none is known. The profile keeps no texts and no times.
+function usualOf({ kind, last, top, mean, count, missing }) {
+  if (kind === "number") return last === null && mean === null ? null : Number((last ?? mean).toPrecision(6));
+  // A missing value can be `false`.
+  if (kind === "boolean") return count > 0 ? (top.find((one) => one.value === "true")?.count ?? 0) > (count + (missing ?? 0)) / 2 : null;
+  if (kind === "time") return now();
+  return kind === "text" ? null : last ?? top[0]?.value ?? null;
+}
+
+function placeholderOf({ kind, mean }) {
+  if (kind === "number") return mean == null ? "" : `mean ${number(mean)}`;
+  return { key: "of the history", time: "2024-01-31T09:30:00Z", text: "some words" }[kind] ?? "";
+}
+
+// The column that a JSON pointer of a row names; null if it names none.
+function columnAt(pointer) {
+  const name = /^(?:\/samples\/\d+)?(?:\/x)?\/([^/]*)/.exec(pointer)?.[1];
+  return name == null ? null : name.replaceAll("~1", "/").replaceAll("~0", "~");
 }
 
 async function explained(id, spec, x) {
@@ -166,7 +211,7 @@ function contributionTable({ base, contributions, rest }, x, isComputed) {
   const most = Math.max(...contributions.map((one) => Math.abs(one.contribution)), 1e-300);
   const rows = contributions.map(({ name, index, contribution, value: computed }) => {
     const [feature, value] = isComputed(name ?? "") ? [name, `history: ${number(computed)}`] : featureOf(x, name, index);
-    return [feature, value.length > LONG ? `${value.slice(0, LONG)}…` : value, right(number(contribution)), bar(contribution / most)];
+    return [h("span", {}, breakable(feature)), value.length > LONG ? `${value.slice(0, LONG)}…` : value, right(number(contribution)), bar(contribution / most)];
   });
   if (rest) rows.push(["all others", "", right(number(rest)), ""]);
   rows.push(["base: no feature", "", right(number(base)), ""]);

@@ -4,11 +4,16 @@ import { Problem, request } from "./api.js";
 
 // Families that the dashboard shows.
 const SHOWN = new Set(
-  ("samples_total last_record_timestamp_seconds model_paused rolling_error_ratio rolling_absolute_error " +
-    "rolling_baseline_error_ratio rolling_baseline_absolute_error column_drift models models_bytes " +
-    "models_budget_bytes store_available request_duration_seconds_bucket group_rows_sum").split(" "),
+  ("samples_total last_record_timestamp_seconds model_paused quarantined_records rolling_error_ratio rolling_absolute_error " +
+    "rolling_baseline_error_ratio rolling_baseline_absolute_error rolling_auc column_drift gap_ratio decision_cost " +
+    "interval_recent_coverage refused_rows_total forks_total lost_records_total history_lost_labels_total replica_lag_seconds " +
+    "models models_bytes models_budget_bytes store_available request_duration_seconds_bucket group_rows_sum").split(" "),
 );
-const LARGE_DRIFT = 0.25;
+// Families with one number of a model, by the name that status.js gives it.
+const NUMBERS = {
+  lastAt: "last_record_timestamp_seconds", quarantined: "quarantined_records", auc: "rolling_auc", gapRatio: "gap_ratio",
+  forks: "forks_total", lost: "lost_records_total", lagS: "replica_lag_seconds",
+};
 const RATE_S = 10;
 const ANSWERS_S = 60;
 const ANSWERED = ["learn", "predict"];
@@ -19,7 +24,7 @@ export async function scrape(signal) {
   return { at: performance.now() / 1000, families: parsed(await answer.text()) };
 }
 
-// Family -> list of {labels, value}.
+// Family -> list of {labels, value}, whose field `of` has those of each model.
 function parsed(text) {
   const families = {};
   for (const line of text.split("\n")) {
@@ -27,10 +32,14 @@ function parsed(text) {
     if (!SHOWN.has(name)) continue;
     const pairs = (labels ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g);
     const read = (one) => one.replace(/\\(.)/g, (_, sign) => (sign === "n" ? "\n" : sign));
-    (families[name] ??= []).push({
-      labels: Object.fromEntries([...pairs].map(([, key, one]) => [key, read(one)])),
+    const list = (families[name] ??= Object.assign([], { of: new Map() }));
+    const one = {
+      labels: Object.fromEntries([...pairs].map(([, key, text]) => [key, read(text)])),
       value: value === "+Inf" ? Infinity : Number(value),
-    });
+    };
+    list.push(one);
+    const id = one.labels.model;
+    if (id !== undefined) list.of.set(id, [...(list.of.get(id) ?? []), one]);
   }
   return families;
 }
@@ -66,6 +75,12 @@ export class Scrapes {
     return grown < 0 ? null : grown / (last.at - seen[0].at); // a rollback, or a restart
   }
 
+  // Growth of a counter within the last minute.
+  grown(name, labels) {
+    const [before, now] = [this.kept[0], this.kept.at(-1)].map((one) => sum(one?.families, name, labels) ?? 0);
+    return Math.max(0, now - before);
+  }
+
   // Quantile of the time to answer learn and predict within the last minute; null without requests.
   // As in Prometheus, interpolated within a bucket.
   answerSeconds(quantile) {
@@ -95,24 +110,34 @@ export class Scrapes {
   // What the overview shows of each model, by id.
   models() {
     const found = new Map();
-    const of = (id) => found.get(id) ?? found.set(id, { drifting: false, isPaused: false, baseline: Infinity }).get(id);
+    const of = (id) => found.get(id) ?? found.set(id, { moved: [], coverage: [], isPaused: false, baseline: Infinity }).get(id);
     const each = (name, set) => (this.last?.[name] ?? []).forEach((one) => one.labels.model !== "_other" && set(of(one.labels.model), one));
+    for (const [field, name] of Object.entries(NUMBERS)) each(name, (model, { value }) => (model[field] = value));
     each("samples_total", (model, { labels, value }) => {
       if (labels.outcome === "learned") model.rows = value;
     });
-    each("last_record_timestamp_seconds", (model, { value }) => (model.lastAt = value));
     each("model_paused", (model, { value }) => (model.isPaused = value === 1));
-    each("column_drift", (model, { value }) => (model.drifting ||= value >= LARGE_DRIFT));
+    each("column_drift", (model, { labels, value }) => model.moved.push({ name: labels.column, psi: value }));
+    each("interval_recent_coverage", (model, { labels, value }) => model.coverage.push({ level: Number(labels.level), recent: value }));
+    each("decision_cost", (model, { labels, value }) => (model[{ least_cost: "cost", best_constant: "constantCost" }[labels.decision]] = value));
+    each("history_lost_labels_total", (model, { value }) => (model.lostLabels = (model.lostLabels ?? 0) + value));
     for (const [error, isRegression] of [["error_ratio", false], ["absolute_error", true]]) {
       each(`rolling_${error}`, (model, { value }) => Object.assign(model, { error: value, isRegression }));
-      each(`rolling_baseline_${error}`, (model, { value }) => (model.baseline = Math.min(model.baseline, value)));
+      each(`rolling_baseline_${error}`, (model, { labels, value }) => {
+        if (value < model.baseline) Object.assign(model, { baseline: value, baselineName: labels.baseline });
+      });
     }
-    for (const [id, model] of found) model.perSecond = this.perSecond("samples_total", { model: id, outcome: "learned" });
+    for (const [id, model] of found) {
+      model.perSecond = this.perSecond("samples_total", { model: id, outcome: "learned" });
+      const [learned, refused] = [this.grown("samples_total", { model: id }), this.grown("refused_rows_total", { model: id })];
+      model.refusedRatio = refused > 0 ? refused / (learned + refused) : 0;
+    }
     return found;
   }
 }
 
 function sum(families, name, labels) {
-  const matching = (families?.[name] ?? []).filter((one) => Object.entries(labels).every(([key, value]) => one.labels[key] === value));
+  const list = families?.[name] ?? [];
+  const matching = ("model" in labels ? list.of?.get(labels.model) ?? [] : list).filter((one) => Object.entries(labels).every(([key, value]) => one.labels[key] === value));
   return matching.length ? matching.reduce((total, one) => total + one.value, 0) : null;
 }
