@@ -24,13 +24,16 @@ from dualstream.wire.responses import (
     Certificate,
     Columns,
     Comparison,
+    Confusion,
     Curves,
+    IntervalRows,
     Member,
     Members,
     Model,
     ModelPage,
     SegmentMetrics,
     Support,
+    Trends,
     Weights,
 )
 from dualstream.wire.sources import Offset
@@ -128,6 +131,21 @@ class ManageMethods(Methods):
     def curves(self, model: str, *, top: int = 128, member: str | None = None) -> Call[Curves]:
         """The functions of single features that `splines` have learned."""
         return Call("GET", model_path(model, "curves"), Curves, query_of(top=top, member=member))
+
+    @method
+    def confusion(self, model: str, *, top: int = 20) -> Call[Confusion]:
+        """Classes of the last 1,000 rows against the predicted ones; `top` have a row each."""
+        return Call("GET", model_path(model, "confusion"), Confusion, query_of(top=top))
+
+    @method
+    def intervals(self, model: str) -> Call[IntervalRows]:
+        """Predictions, intervals and labels of the last 200 rows of a regression."""
+        return Call("GET", model_path(model, "intervals"), IntervalRows)
+
+    @method
+    def trends(self, model: str) -> Call[Trends]:
+        """AUC, coverage, costs, alerts and shares of members over the rows."""
+        return Call("GET", model_path(model, "trends"), Trends)
 
     @method
     def support(self, model: str) -> Call[Support]:

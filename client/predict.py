@@ -39,6 +39,7 @@ class PredictMethods(Methods):
         min_seq: int | None = None,
         version: str | None = None,
         explain: bool = False,
+        top: int | None = None,
         rows_per_request: int = rows.ROWS_PER_REQUEST,
     ) -> Steps[Any]:
         """Score one row (Predicted) or many (PredictedMany); the model does not change.
@@ -46,11 +47,12 @@ class PredictMethods(Methods):
         Of a table as in `learn`, the result is a pyarrow Table with the columns score, label and
         probability, which are null for a refused row, and those of intervals or sets.
         `min_seq` waits until the state has this seq; `version` scores with the version of this
-        name. `explain` also returns what each feature contributes, 20 rows a request.
+        name. `explain` also returns what each feature contributes, 20 rows a request; `top` the
+        classes of largest score.
         """
-        query = query_of(min_seq=min_seq, version=version, explain=explain)
+        query = query_of(min_seq=min_seq, version=version, explain=explain, top=top)
         if rows.is_table(x):
-            check_table(x, explain=explain or None, names=names)
+            check_table(x, explain=explain or None, names=names, top=top)
             return scores_table((yield from self._predict_bodies(model, bodies_ahead(x), query)))
         if explain:
             rows_per_request = min(rows_per_request, MAX_EXPLAINED)

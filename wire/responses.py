@@ -257,6 +257,16 @@ class FrequentValue(Struct):
     count: Annotated[int, about("Rows that had it, at least.")]
 
 
+class Bin(Struct):
+    """Values of a column, and their shares of the rows of two windows."""
+
+    value: Annotated[str | None, about("A value, or several; null of numbers.")]
+    low: Annotated[float | None, about("Numbers from here on; null if open, or no numbers.")]
+    high: Annotated[float | None, about("Numbers up to here; one number if equal to `low`.")]
+    before: Annotated[float, about("Share of about the 10,000 rows before.")]
+    recent: Annotated[float, about("Share of about the last 1,000 rows.")]
+
+
 class Column(Struct, kw_only=True):
     """Profile of a column, over the profiled rows since the first one that had it."""
 
@@ -302,6 +312,9 @@ class Column(Struct, kw_only=True):
         str | None,
         about("`none`; `moderate`: psi of at least 0.1; `large`: at least 0.25. Null without psi."),
     ]
+    bins: Annotated[
+        list[Bin], about("Of columns that moved, both windows that psi compares; else empty.")
+    ]
 
 
 class Columns(MaybeStale, kw_only=True):
@@ -322,6 +335,61 @@ class Columns(MaybeStale, kw_only=True):
         ),
     ]
     columns: list[Column]
+
+
+# -- classes ---------------------------------------------------------------------------------------
+
+
+class Calibrated(Struct, kw_only=True):
+    """Predicted probabilities of the positive class against its rate."""
+
+    error: Annotated[
+        float,
+        about(
+            "Mean difference of probability and rate over 20 bins of equal width, weighted by their"
+            " rows; 0 is perfect."
+        ),
+    ]
+    mean_probability: float
+    positive_rate: float
+
+
+class Confusion(MaybeStale, kw_only=True):
+    """Classes of the last 1,000 rows against those that were predicted before each was learned."""
+
+    model: str
+    seq: int
+    rows: int
+    classes: Annotated[
+        list[Any], about("With most rows first; of two classes, the negative one first.")
+    ]
+    counts: Annotated[
+        list[list[int]],
+        about(
+            "Rows by class, and in each by predicted class, in the order of `classes`. Several"
+            " classes have one more of both: all other classes, and no prediction."
+        ),
+    ]
+    calibration: Annotated[
+        Calibrated | None, about("Of two classes, if the loss gives probabilities.")
+    ] = None
+
+
+# -- intervals -------------------------------------------------------------------------------------
+
+
+class IntervalRows(MaybeStale, kw_only=True):
+    """The last rows of a regression that had an interval, oldest first, before each was learned."""
+
+    model: str
+    seq: int
+    seqs: Annotated[list[int], about("Log position of each row.")]
+    labels: list[float]
+    scores: Annotated[list[float], about("The predictions.")]
+    intervals: Annotated[
+        dict[str, list[list[float | None]]],
+        about("By level: low and high end of each row; null if open."),
+    ]
 
 
 # -- members ---------------------------------------------------------------------------------------
@@ -364,7 +432,10 @@ class Member(Struct, kw_only=True, omit_defaults=True):
 
 
 class Members(MaybeStale, kw_only=True):
-    """All members of a model, in the order in which they were added."""
+    """All members of a model, in the order in which they were added.
+
+    A model of several classes has means over the classes, of which each has members of its own.
+    """
 
     model: str
     seq: int
@@ -388,6 +459,40 @@ class Comparison(MaybeStale, kw_only=True):
     low: float | None
     high: float | None
     level: float
+
+
+# -- trends and segments ---------------------------------------------------------------------------
+
+
+class Series(Struct):
+    """One figure over time."""
+
+    name: Annotated[
+        str,
+        about(
+            "Figure of the last 1,000 rows, or the share of a member at the moment.",
+            "auc",
+            "average_precision",
+            "coverage",
+            "cost",
+            "best_constant",
+            "most_probable",
+            "alert_rate",
+            "share",
+        ),
+    ]
+    of: Annotated[str | None, about("Level of a coverage, name of a member; null of others.")]
+    values: Annotated[list[float | None], about("One for each point; null if it is unknown.")]
+
+
+class Trends(MaybeStale, kw_only=True):
+    """Figures at some moments since the answering process loaded the model."""
+
+    model: str
+    seq: int
+    rows: Annotated[list[int], about("Rows learned at each point, increasing.")]
+    times: list[datetime]
+    series: list[Series]
 
 
 class Segment(Struct, kw_only=True):

@@ -140,6 +140,20 @@ Labels = list[int | float | bool | str] | None
 """Classes of a set, the most probable one first. Null before 20 labelled rows."""
 
 
+class TopClass(Struct):
+    """A class of a row, with its score and probability."""
+
+    label: int | float | bool | str
+    score: float
+    probability: float | None
+
+
+TopClasses = Annotated[
+    list[TopClass] | UnsetType | None,
+    about("With `top=N`, of several classes: those of largest score, largest first."),
+]
+
+
 class Predicted(MaybeStale):
     """Score of one row. Score, label and probability are null if the score is not finite."""
 
@@ -177,6 +191,8 @@ class Predicted(MaybeStale):
         dict[str, Labels] | UnsetType | None, about("With a list of levels: of each level.")
     ] = UNSET
 
+    top: TopClasses = UNSET
+
     def as_many(self) -> "PredictedMany":
         """The same as the answer to a request of many rows with this one."""
         whole = PredictedMany(self.model, self.seq, [self.score], [self.label], [self.probability])
@@ -192,6 +208,7 @@ FIELDS_OF_FEATURES = {
     "sets": "set",
     "alerts": "alert",
     "thresholds": "threshold",
+    "top": "top",
 }
 """Fields that only some models have: names in answers of many rows, and of one.
 
@@ -228,6 +245,10 @@ class PredictedMany(MaybeStale):
     sets: Annotated[
         list[Labels | dict[str, Labels]] | UnsetType,
         about("Models with `intervals`: as `set`, or `sets`, of each row."),
+    ] = UNSET
+
+    top: Annotated[
+        list[list[TopClass] | None] | UnsetType, about("With `top=N`: as `top` of each row.")
     ] = UNSET
 
     def fields_of_features(self) -> dict[str, list[Any]]:

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from dualstream.service.models.late_labels import Kept
 
 REPLAYED = (b"idempotency-replayed", b"true")
-_OF_PREDICTIONS = ("min_seq", "version", "explain")
+_OF_PREDICTIONS = ("min_seq", "version", "explain", "top")
 """Query parameters of every prediction."""
 
 
@@ -347,7 +347,10 @@ class FastRoutes:
         state: Replica | LoadedVersion = model.replica
         if "version" in query:
             state = await self._versions.get(model, self._registry.journal, query["version"])
-        answering = _answer(state, model, parsed, batch, explains, kept)
+        top = read_count(query, "top")
+        if top and model.row_schema.task != "multiclass":
+            raise Problem(422, "invalid-query", "top is for models with task multiclass; omit it")
+        answering = _answer(state, model, parsed, batch, explains, kept, top)
         # Explaining reads scratch arrays of the learner, which must not be used again until then.
         answered, seq, chain, served = await (
             run_to_completion(answering) if explains else answering
@@ -380,11 +383,12 @@ async def _answer(
     batch: Batch,
     explains: bool,
     kept: _Kept,
+    top: int,
 ) -> _Answer:
     """Predictions by the current state, or by a version."""
     async with state.serving():
         learner, seq, chain = state.learner, state.seq, state.chain
-        answered = await responses.scored(model, state, parsed, batch, kept)
+        answered = await responses.scored(model, state, parsed, batch, kept, top)
         if explains:
             await add_explanations(model, learner, parsed, batch, answered)
         served = as_served(learner, batch) if kept is not None else None

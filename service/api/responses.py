@@ -32,7 +32,7 @@ from dualstream.solvers.protocols.learner import predict_waiting
 from dualstream.solvers.protocols.served_form import classes_of
 from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label
 from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
-from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
+from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany, TopClass
 
 if TYPE_CHECKING:
     from dualstream.service.models.versions import LoadedVersion
@@ -369,15 +369,20 @@ State: TypeAlias = "Replica | LoadedVersion"
 
 
 async def scored(
-    model: Model, state: State, parsed: ParsedRows, batch: Batch, kept: "list[Kept] | None" = None
+    model: Model,
+    state: State,
+    parsed: ParsedRows,
+    batch: Batch,
+    kept: "list[Kept] | None" = None,
+    top: int = 0,
 ) -> Predicted | PredictedMany:
-    """Predictions of a state of this model for one or several rows.
+    """Predictions of a state of this model for one or several rows; of classes the `top` ones.
 
     What rows keep while they wait for their labels is added to `kept`.
 
     A batch that takes long is scored in a thread. The caller is inside `serving`.
     """
-    scores, labels, probabilities, fields = await scored_rows(model, state, batch, kept)
+    scores, labels, probabilities, fields = await scored_rows(model, state, batch, kept, top)
     if parsed.single:
         probability = None if probabilities is None else probabilities[0]
         one = predicted_row(model, state.seq, scores[0], labels[0], probability)
@@ -424,11 +429,11 @@ def state_headers(seq: int, chain: str, age_s: float | None) -> list[tuple[bytes
 
 
 async def scored_rows(
-    model: Model, state: State, batch: Batch, kept: "list[Kept] | None" = None
+    model: Model, state: State, batch: Batch, kept: "list[Kept] | None" = None, top: int = 0
 ) -> ByRow:
     """As `scored`, as columns."""
     if model.row_schema.task == "multiclass":
-        score = partial(_by_class, state, kept)
+        score = partial(_by_class, state, kept, top)
     else:
         score = partial(_by_score, model, state, kept)
     span = start_child("score")
@@ -481,6 +486,27 @@ def _fields(
     ]
 
 
+def _top_classes(
+    predictions: "ClassScores", scores: Sequence[float | None], top: int
+) -> list[list[TopClass] | None]:
+    """Of each row the classes of largest score, equal ones in the order of their first rows."""
+    of = predictions.probabilities
+    order = np.argsort(-predictions.scores, axis=1, kind="stable")[:, :top].tolist()
+    return [
+        None
+        if scores[row] is None
+        else [
+            TopClass(
+                class_label(predictions.classes[one]),
+                float(predictions.scores[row, one]),
+                None if of is None else float(of[row, one]),
+            )
+            for one in best
+        ]
+        for row, best in enumerate(order)
+    ]
+
+
 def _by_score(model: Model, state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     learner = state.learner
     of_learner = None
@@ -501,8 +527,8 @@ def _by_score(model: Model, state: State, kept: "list[Kept] | None", batch: Batc
     return scores, labels, _finite_with(scores, probabilities), fields
 
 
-def _by_class(state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
-    """The best class of each row with its score and probability."""
+def _by_class(state: State, kept: "list[Kept] | None", top: int, batch: Batch) -> ByRow:
+    """The best class of each row with its score and probability; in a field the `top` classes."""
     class_model: ClassModel = state.learner  # type: ignore[assignment]
     predictions = class_model.predict_classes(batch)
     best = predictions.best.tolist()
@@ -517,6 +543,8 @@ def _by_class(state: State, kept: "list[Kept] | None", batch: Batch) -> ByRow:
     if kept is not None or state.parts.answers:
         scored = Scored(batch, np.array(scores, np.float64), None, predictions)
         fields = _fields(state, scores, scored, kept, predictions)
+    if top:
+        fields = [*fields, AnswerField("top", "top", _top_classes(predictions, scores, top))]
     if predictions.probabilities is None:
         return scores, labels, None, fields
     of = predictions.probabilities

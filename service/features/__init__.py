@@ -6,6 +6,7 @@ A server without a feature keeps no code of it: its routes answer 404 and name t
 from dualstream.service.features import (
     certificate,
     columns,
+    confusion,
     curves,
     decisions,
     export,
@@ -16,6 +17,7 @@ from dualstream.service.features import (
     open_inference,
     refits,
     segments,
+    trends,
     unlearning,
     versions,
 )
@@ -26,6 +28,7 @@ from dualstream.service.replica.features import Features
 FEATURES: tuple[Feature, ...] = (
     certificate.FEATURE,
     columns.FEATURE,
+    confusion.FEATURE,
     curves.FEATURE,
     decisions.FEATURE,
     export.FEATURE,
@@ -37,6 +40,7 @@ FEATURES: tuple[Feature, ...] = (
     open_inference.FEATURE,
     refits.FEATURE,
     segments.FEATURE,
+    trends.FEATURE,
     unlearning.FEATURE,
     versions.FEATURE,
 )

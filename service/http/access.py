@@ -59,11 +59,13 @@ _CORE: dict[str, Methods] = {
 FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "certificate": {"/models/{model_id}/certificate": {"GET": PREDICT}},
     "columns": {"/models/{model_id}/columns": {"GET": PREDICT}},
+    "confusion": {"/models/{model_id}/confusion": {"GET": PREDICT}},
     "curves": {"/models/{model_id}/curves": {"GET": PREDICT}},
     "export": {"/models/{model_id}/export": {"GET": PREDICT}},
     "guard": {"/models/{model_id}/resume": {"POST": ADMIN}},
     "history": {"/models/{model_id}/observe": {"POST": LEARN}},
     "infer": {"/columns/infer": {"POST": ADMIN}},
+    "intervals": {"/models/{model_id}/intervals": {"GET": PREDICT}},
     "members": {
         "/models/{model_id}/members": {"GET": PREDICT, "POST": ADMIN},
         "/models/{model_id}/members/compare": {"GET": PREDICT},
@@ -85,6 +87,7 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
         "/models/{model_id}/refits/{job}": {"GET": PREDICT, "DELETE": ADMIN},
         "/models/{model_id}/weights": {"PUT": ADMIN},
     },
+    "trends": {"/models/{model_id}/trends": {"GET": PREDICT}},
     "unlearning": {"/models/{model_id}/samples/{sample_id}": {"DELETE": ADMIN}},
     "versions": {
         "/models/{model_id}/versions": {"GET": PREDICT, "POST": ADMIN},

@@ -128,7 +128,13 @@ def _paths(rows: Any, learned: Any, predicted: Any, scored: Any) -> dict[str, An
     explain = _parameter(
         "query", "explain", "Also return what each feature contributes.", kind="boolean"
     )
-    shared = [min_seq, version, explain]
+    top = _parameter(
+        "query",
+        "top",
+        "Several classes: also return this many, with scores and probabilities.",
+        kind="integer",
+    )
+    shared = [min_seq, version, explain, top]
     waiting = [
         _parameter(
             "query",

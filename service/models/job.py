@@ -1,6 +1,7 @@
 """Job: background work of one model. Refits, guard rollbacks and unlearn clean-ups are jobs."""
 
 import asyncio
+from collections.abc import Sequence, Sized
 from typing import Any, TypeVar
 
 from dualstream.service.replica.replica import Replica
@@ -30,6 +31,10 @@ class Job:
 
     def on_advance(self) -> None:
         """Called between two groups: start what has become due."""
+
+    def roots(self) -> Sequence[Sized]:
+        """Objects whose memory counts."""
+        return ()
 
     def stop(self) -> None:
         """Leave unfinished work to the process that loads the model next."""

@@ -320,6 +320,7 @@ class Model(CommitListener):
             self.activity.times,
             *filter(len, lists),
             *(root for part in replica.parts for root in part.roots()),
+            *(root for job in self._jobs.values() for root in job.roots()),
             *self.row_schema.owned_objects(),
         )
         self.bytes = OVERHEAD_BYTES + 8 * len(self.record.spec) + bytes_of(*roots)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, np.ndarray]
 ArraysByPrefix = Mapping[str, Arrays]
 """Arrays of a state, without the prefix of their names; a missing prefix has none."""
+Trend = tuple[str, str | None]
+"""Name of a figure, and what it is of, such as a level or a member."""
 LearnRows = Callable[[Batch, int], Outcome]
 
 
@@ -170,6 +172,10 @@ class StatePart:
         """Fields of a progress event of a model at `seq`."""
         return {}
 
+    def trends(self) -> Mapping[Trend, float | None]:
+        """Figures of the last rows, of which the server keeps a history; a few microseconds."""
+        return {}
+
     def events(self) -> Iterable[Any]:
         """Events of the timeline."""
         return ()
@@ -204,6 +210,7 @@ class Parts:
         "on_names",
         "on_reached",
         "served_width",
+        "trends",
     )
 
     def __init__(self, parts: Iterable[StatePart]) -> None:
@@ -217,6 +224,7 @@ class Parts:
         self.on_ids = [part.on_ids for part in self._overriding("on_ids")]
         self.check_learning = [part.check_learning for part in self._overriding("check_learning")]
         self.answers = [part.answers for part in self._overriding("answers")]
+        self.trends = [part.trends for part in self._overriding("trends")]
         self.follows_observed = any(part.follows_observed for part in self)
         self.served_width = 0
         for part in self._overriding("served"):

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.progressive import LARGEST_TERM, Progressive
-from dualstream.solvers.jit import B1, F8_2D, I8, RO_F8, RO_I8, Flags, Floats, Ints, kernel
+from dualstream.solvers.evaluation.ranking import RECENT
+from dualstream.solvers.jit import B1, F8_2D, I8, I8_2D, RO_F8, RO_I8, Flags, Floats, Ints, kernel
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
@@ -25,13 +26,19 @@ _LAST, _MOST_FREQUENT = range(2)
 
 
 class ClassProgressive(Progressive):
-    """Metrics of `task: multiclass`; 8 bytes per class more than for other tasks."""
+    """Metrics of `task: multiclass`; 8 bytes per class more than for other tasks.
+
+    pairs  (RECENT, 2)  index of the class, and of the predicted one, of row t at t mod RECENT; -1
+                        for none
+    """
 
     def __init__(self, *, log_loss: bool = False, scaled: Collection[str] = ()) -> None:
         super().__init__("multiclass", log_loss=log_loss, scaled=scaled)
         self._class_index: dict[str, int] = {}
         self._counts = np.zeros(MAX_CLASSES, np.int64)
         self._guesses = np.full(2, -1, np.int64)
+        # Uninitialised: no row is read before it is written.
+        self._pairs = np.empty((RECENT, 2), np.int64)
 
     def count(self, batch: Batch, outcome: Outcome, first_seq: int = 1) -> None:
         if not batch.classes:  # no rows, or observed ones alone
@@ -39,13 +46,15 @@ class ClassProgressive(Progressive):
         learned, labels = ~outcome.rejected, class_labels(batch, outcome)
         self._add_classes(batch.classes, labels[learned])
         class_ids = _class_ids(batch.classes, self._class_index)[labels]
-        mistakes = mistakes_of(batch.classes, labels, outcome)
+        assert outcome.predicted is not None
+        # The last one is that of no prediction, -1.
+        predicted = np.append(_class_ids(outcome.classes, self._class_index), -1)[outcome.predicted]
         self._to_count_in().drift.watch(outcome.losses, learned, first_seq, self.rows)
         log_losses = np.zeros(len(batch)) if outcome.log_losses is None else outcome.log_losses
         terms = np.zeros((len(batch), len(self._names)))
         row_terms(
-            class_ids, mistakes, outcome.losses, log_losses, learned,
-            self._counts, self._guesses, terms,
+            class_ids, predicted, outcome.losses, log_losses, learned,
+            self._counts, self._guesses, self.rows, self._pairs, terms,
         )  # fmt: skip
         self._add(terms, learned)
 
@@ -62,6 +71,21 @@ class ClassProgressive(Progressive):
             if classes[label] not in self._class_index and len(self._class_index) < MAX_CLASSES:
                 self._class_index[classes[label]] = len(self._class_index)
 
+    def confusion(self, most: int) -> tuple[list[str], Ints]:
+        """Names of the `most` classes with most rows among the last RECENT, and the counts.
+
+        Counts (k + 1, k + 1) are by class and predicted class; the last ones of both are those of
+        all other classes, and of rows without a prediction.
+        """
+        pairs, names = self._pairs[: min(self.rows, RECENT)], list(self._class_index)
+        rows = np.bincount(pairs[pairs >= 0], minlength=len(names))
+        shown = [int(one) for one in np.argsort(-rows, kind="stable")[:most] if rows[one]]
+        place = np.full(len(names) + 1, len(shown))
+        place[shown] = np.arange(len(shown))
+        counts = np.zeros((len(shown) + 1, len(shown) + 1), np.int64)
+        np.add.at(counts, (place[pairs[:, 0]], place[pairs[:, 1]]), 1)
+        return [names[one] for one in shown], counts
+
     def state(self) -> State:
         """The state, as copies."""
         names = names_state(tuple(self._class_index))
@@ -71,6 +95,7 @@ class ClassProgressive(Progressive):
             | {
                 "metrics_class_counts": self._counts[: len(self._class_index)].copy(),
                 "metrics_guesses": self._guesses.copy(),
+                "metrics_pairs": self._pairs[: min(self.rows, RECENT)].copy(),
             }
         )
 
@@ -82,11 +107,18 @@ class ClassProgressive(Progressive):
         guesses = state["metrics_guesses"]
         if not np.all((guesses >= -1) & (guesses < len(names))):
             raise CorruptState("the most frequent class has not been seen")
+        pairs = state.get("metrics_pairs", np.empty(0))
+        check_arrays(state, {"metrics_rows": (1,), "metrics_pairs": (*pairs.shape[:1], 2)})
+        if len(pairs) != min(max(int(state["metrics_rows"][0]), 0), RECENT):
+            raise CorruptState("the last rows do not have a class each")
+        if not np.all((pairs >= -1) & (pairs < len(names))):
+            raise CorruptState("a class of the last rows has not been seen")
         super().restore(state)
         self._class_index = {name: index for index, name in enumerate(names)}
         self._counts[:] = 0
         self._counts[: len(names)] = state["metrics_class_counts"]
         self._guesses[:] = guesses
+        self._pairs[: len(pairs)] = pairs
 
 
 def class_labels(batch: Batch, outcome: Outcome) -> Ints:
@@ -110,19 +142,23 @@ def _class_ids(classes: tuple[str, ...], class_index: Mapping[str, int]) -> Ints
 @kernel
 def row_terms(
     class_ids: RO_I8,
-    mistakes: B1,
+    predicted: RO_I8,
     losses: RO_F8,
     log_losses: RO_F8,
     learned: B1,
     counts: I8,
     guesses: I8,
+    row: int,
+    pairs: I8_2D,
     terms: F8_2D,
 ) -> None:
     """The summed quantities of each learned row, in order, for progressive.count_rows.
 
-    class_ids  (n,)           the class of each row, or -1
+    class_ids, predicted  (n,)   the class of each row, and the predicted one; or -1
     counts   (MAX_CLASSES,) rows of each class
     guesses  (2,)           the class of the last row and the most frequent one; -1 for none
+    row                     number of rows that were learned before
+    pairs    (RECENT, 2)    see ClassProgressive
     terms    (n, m)         written, except for rows that were not learned
     """
     for i in range(class_ids.shape[0]):
@@ -130,11 +166,14 @@ def row_terms(
             continue
         label = class_ids[i]
         terms[i, 0] = min(losses[i], LARGEST_TERM)
-        terms[i, 1] = 1.0 if mistakes[i] else 0.0
+        terms[i, 1] = 1.0 if label != predicted[i] or label < 0 else 0.0
         terms[i, 2] = log_losses[i]
         terms[i, 3] = 1.0 if label < 0 or label != guesses[_MOST_FREQUENT] else 0.0
         terms[i, 4] = 1.0 if label < 0 or label != guesses[_LAST] else 0.0
         guesses[_LAST] = label
+        pairs[row % pairs.shape[0], 0] = label
+        pairs[row % pairs.shape[0], 1] = predicted[i]
+        row += 1
         if label >= 0:
             counts[label] += 1
             most = guesses[_MOST_FREQUENT]

@@ -21,7 +21,7 @@ from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.drift import DriftWatch
 from dualstream.solvers.evaluation.ranking import NAMES, RECENT, Ranking
 from dualstream.solvers.evaluation.timeline import HELD, POINTS, SPACING, Timeline
-from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, Flags, Floats, kernel
+from dualstream.solvers.jit import B1, F8, F8_2D, I8, RO_F8, RO_F8_2D, Bytes, Flags, Floats, kernel
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import Batch
@@ -227,6 +227,12 @@ class Progressive:
             "fading": self._view(faded),
             "drift": self.drift.counts(),
         }
+
+    def recent_scores(self) -> tuple[Floats, Bytes]:
+        """Scores (n,) of the last 1,000 rows of a ranked model, and 1 for positive labels."""
+        n, ranking = min(self.rows, RECENT), self._counted.ranking
+        assert ranking is not None
+        return ranking.scores[:n], ranking.positive[:n]
 
     def timeline(self) -> list[dict[str, Any]]:
         """Points of the stream so far, oldest first: `rows`, and the means of two stretches.

@@ -24,6 +24,7 @@ from dualstream.solvers.protocols.certificate import Certificate, summed
 from dualstream.solvers.protocols.curves import Curve, curves_of
 from dualstream.solvers.protocols.explanation import Explanation, explain
 from dualstream.solvers.protocols.learner import Learner, Outcome, State, has_long_row
+from dualstream.solvers.protocols.member_learner import MemberLearner, member_learner
 from dualstream.solvers.protocols.refit_weights import taking_weights
 from dualstream.solvers.protocols.refittable import DualProblem, refittable
 from dualstream.solvers.protocols.served_form import Form, joined_scores, served_form
@@ -144,6 +145,15 @@ class Multiclass(ClassModel):
         if best[0] < 0:
             return Explanation.of(scores[0], scores[0], np.empty(0, np.int64), np.empty(0))
         return self._rest.explain_class(int(best[0]), row)
+
+    def members_of_classes(self) -> list[MemberLearner] | None:
+        """The portfolios of all classes in order, before there are any of that of unknown ones.
+
+        None if the learners of classes have no members.
+        """
+        learners = self._rest.learners or [self._rest.none_of_them]
+        portfolios = [member_learner(one) for one in learners]
+        return [one for one in portfolios if one is not None] or None
 
     def curves(self) -> list[list[Curve]] | None:
         """See protocols/curves.py: of each class in order."""

@@ -306,6 +306,10 @@ class Portfolio:
         """None: each dual member has its own, see member_certificate."""
         return None
 
+    def shares(self) -> dict[str, float]:
+        """See MemberLearner."""
+        return dict(zip(self.names, self._shares_of_members().tolist(), strict=True))
+
     def members(self) -> list[MemberView]:
         """See MemberLearner."""
         shares, resets = self._shares_of_members(), self._rule.resets

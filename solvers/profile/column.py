@@ -8,6 +8,8 @@ from dualstream.solvers.profile import kernels as k
 
 MODERATE, LARGE = 0.1, 0.25
 """Usual limits of the population stability index."""
+Bin = tuple[str | None, float | None, float | None, float, float]
+"""A value or None, numbers from and up to, share of the rows before, and of the recent ones."""
 Moments = tuple[float | None, float | None, float | None, float | None]
 
 
@@ -39,12 +41,14 @@ class Column:
     psi: float | None
     """Population stability index: the last 1,000 rows or so against the 10,000 before them, less
     its mean by chance. None before 2,000 rows, and of times."""
+    bins: list[Bin]
+    """Of columns that moved: both windows of the index."""
 
     @classmethod
     def without_rows(cls, name: str) -> "Column":
         """A column of which no row was learned."""
         nothing = (None, None, None, None)
-        return cls(name, "unknown", 0, 0, False, 0, *nothing, top=[], last=None, psi=None)
+        return cls(name, "unknown", 0, 0, False, 0, *nothing, top=[], last=None, psi=None, bins=[])
 
     @property
     def drift(self) -> str | None:

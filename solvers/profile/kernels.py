@@ -46,8 +46,8 @@ SAMPLED = 128
 CELLS = BODY + SAMPLED
 
 # The rest of `cells`, of numbers: first the sample; then edges, and the bins of both windows.
-_EDGES = 9
-NUMBER_BINS = 2 * _EDGES + 2
+EDGES = 9
+NUMBER_BINS = 2 * EDGES + 2
 """Below, at and between the edges; the last bin is of rows with a missing value or a text."""
 _EDGES_FROM, NUMBERS_FROM = BODY, BODY + 16
 _OTHER_BIN = NUMBERS_FROM + 2 * (NUMBER_BINS - 1)
@@ -123,10 +123,10 @@ def _set_edges(cell: F8) -> None:
             cell[at] = cell[at - 1]
             at -= 1
         cell[at] = value
-    for j in range(_EDGES):
+    for j in range(EDGES):
         # The sample's place is at or after the edge's, so nothing is overwritten too early.
-        cell[_EDGES_FROM + j] = cell[BODY + (j + 1) * SAMPLED // (_EDGES + 1)]
-    for at in range(_EDGES_FROM + _EDGES, cell.shape[0]):
+        cell[_EDGES_FROM + j] = cell[BODY + (j + 1) * SAMPLED // (EDGES + 1)]
+    for at in range(_EDGES_FROM + EDGES, cell.shape[0]):
         cell[at] = 0.0
 
 
@@ -141,7 +141,7 @@ def _add_to_bin(cell: F8, clock: F8, bin_: int) -> None:
 def _bin_of(cell: F8, value: float) -> int:
     """The bin of a number. A branch for each edge is mispredicted too often."""
     bin_ = 0
-    for j in range(_EDGES):
+    for j in range(EDGES):
         edge = cell[_EDGES_FROM + j]
         bin_ += int(edge < value) + int(edge <= value)
     return bin_
@@ -178,6 +178,12 @@ def _add_number(count: I8, cell: F8, clock: F8, row: int, value: float) -> None:
     _add_to_bin(cell, clock, NUMBERS_FROM + 2 * count[BIN])
 
 
+@kernel(inline=True, inner=False)
+def category_bin(index: int) -> int:
+    """The bin of a value, by its feature."""
+    return ((index & _KEY_MASK) * 2246822519 & _KEY_MASK) >> 27
+
+
 @kernel(inline=True)
 def _add_category(count: I8, cell: F8, clock: F8, row: int, index: int, is_first: bool) -> None:
     """Count a value of a row; `is_first` for the first one of the row."""
@@ -188,7 +194,7 @@ def _add_category(count: I8, cell: F8, clock: F8, row: int, index: int, is_first
     if is_first:
         cell[SHORT_HELD] += clock[SHORT]
         cell[LONG_HELD] += clock[LONG]
-    bin_ = ((index & _KEY_MASK) * 2246822519 & _KEY_MASK) >> 27
+    bin_ = category_bin(index)
     _add_to_bin(cell, clock, CATEGORIES_FROM + 2 * bin_)
     cell[LAST] = index
     # Space-Saving: a new value takes the place of the least frequent one, and its count as error.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from sys import getsizeof
 from typing import Any
 
@@ -11,10 +12,26 @@ import numpy.typing as npt
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.solvers.profile import kernels as k
-from dualstream.solvers.profile.column import Column, Moments, moments_of, top_of, value_of
+from dualstream.solvers.profile.column import (
+    MODERATE,
+    Bin,
+    Column,
+    Moments,
+    moments_of,
+    top_of,
+    value_of,
+)
 from dualstream.solvers.profile.named_rows import NamedRows, Pairs
 from dualstream.solvers.profile.names import column_names_of
 from dualstream.solvers.profile.stability_index import stability_indices
+from dualstream.solvers.profile.windows import (
+    MISSING,
+    MISSING_OR_ZERO,
+    ZERO,
+    boolean_bins,
+    category_bins,
+    number_bins,
+)
 from dualstream.solvers.protocols.learner import Outcome, State
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.solvers.rows.batch import MAX_DIM, Batch
@@ -264,7 +281,21 @@ class ColumnProfile(NamedRows):
             sorted(top, key=lambda one: (-one[1], one[0])),
             last,
             psi,
+            [] if psi is None or psi < MODERATE else self._bins(number, name, name_of),
         )
+
+    def _bins(self, number: int, name: str, name_of: Callable[[int], str | None]) -> list[Bin]:
+        kind, cells = self._counts[number, k.KIND], self._cells[number]
+        if kind == k.CATEGORY:
+            named = partial(value_of, column=name, name_of=name_of)
+            return category_bins(self._clock, cells, named)
+        if kind == k.TEXT:
+            return number_bins(self._clock, cells, MISSING)
+        stores_zeros = self._is_numbered or self._names.stores_zeros(name)
+        if kind == k.BOOLEAN:
+            absent = "false" if stores_zeros else "(missing or false)"
+            return boolean_bins(self._clock, cells, absent)
+        return number_bins(self._clock, cells, ZERO if stores_zeros else MISSING_OR_ZERO)
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """MemberLearner: the protocol of learners that combine members (the portfolio)."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from dualstream.solvers.jit import Floats
@@ -71,6 +71,9 @@ class MemberLearner(Learner, Protocol):
     def members(self) -> list[MemberView]:
         """All members, in the order in which they were added."""
 
+    def shares(self) -> dict[str, float]:
+        """The share of each member in the combination; a few microseconds."""
+
     @property
     def promoted(self) -> str | None:
         """The member that is served alone; None if all are served."""
@@ -133,6 +136,51 @@ class MemberLearner(Learner, Protocol):
 def member_learner(learner: Learner) -> MemberLearner | None:
     """The learner as a MemberLearner; None if it has no members."""
     return cast(MemberLearner, learner) if hasattr(learner, "members") else None
+
+
+def members_over_classes(learner: Learner) -> list[MemberView] | None:
+    """The members of a portfolio for classes, with means over the classes; None for others.
+
+    Each class against the rest has a portfolio of its own.
+    """
+    of_classes = _members_of_classes(learner)
+    if of_classes is None:
+        return None
+    views = [one.members() for one in of_classes]
+    return [_mean_of(same) for same in zip(*views, strict=True)]
+
+
+def shares_of(learner: Learner) -> dict[str, float] | None:
+    """Shares of the members by name, means over several classes; None for other learners."""
+    of_classes = _members_of_classes(learner)
+    if of_classes is None:
+        members = member_learner(learner)
+        return None if members is None else members.shares()
+    shares = [one.shares() for one in of_classes]
+    return {name: sum(one[name] for one in shares) / len(shares) for name in shares[0]}
+
+
+def _members_of_classes(learner: Learner) -> Sequence[MemberLearner] | None:
+    ask: Any = getattr(learner, "members_of_classes", None)
+    return None if ask is None else ask()
+
+
+def _mean_of(views: Sequence[MemberView]) -> MemberView:
+    return replace(
+        views[0],
+        weight=sum(one.weight for one in views) / len(views),
+        loss=_mean([one.loss for one in views]),
+        error_rate=_mean([one.error_rate for one in views]),
+        rolling_loss=_mean([one.rolling_loss for one in views]),
+        rolling_error_rate=_mean([one.rolling_error_rate for one in views]),
+        resets=sum(one.resets for one in views),
+        calibration=None,
+    )
+
+
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    known = [one for one in numbers if one is not None]
+    return sum(known) / len(known) if known else None
 
 
 def certificates_of_members(learner: Learner) -> dict[str, Certificate]:

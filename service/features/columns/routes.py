@@ -14,7 +14,7 @@ from dualstream.service.features.columns.profile import Profile
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
 from dualstream.solvers.profile import Column as ProfiledColumn
-from dualstream.wire.responses import Column, Columns, FrequentValue
+from dualstream.wire.responses import Bin, Column, Columns, FrequentValue
 
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 
@@ -69,5 +69,6 @@ def _roles_of(model: Model) -> dict[str, str]:
 
 def _view_of(column: ProfiledColumn, refused: int) -> Column:
     top = [FrequentValue(*pair) for pair in column.top]
-    others = {"top": top, "refused": refused, "drift": column.drift}
+    bins = [Bin(*one) for one in column.bins]
+    others = {"top": top, "bins": bins, "refused": refused, "drift": column.drift}
     return Column(**asdict(column) | others)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.replica.feature_names import FeatureNames
-from dualstream.service.replica.parts import AnswerField, ArraysByPrefix, Parts, Scored, StatePart
+from dualstream.service.replica.parts import (
+    AnswerField,
+    ArraysByPrefix,
+    Parts,
+    Scored,
+    StatePart,
+    Trend,
+)
 from dualstream.solvers import Batch, Outcome
 from dualstream.solvers.evaluation.decisions.spec import ALERT_RATE
 from dualstream.solvers.jit import Floats
@@ -77,6 +84,14 @@ class Decided(_Part):
 
     def on_restored(self, present: "Decided", copy_seq: int, seq: int) -> None:
         self.answered, self.alerted = present.answered, present.alerted
+
+    def trends(self) -> Mapping[Trend, float | None]:
+        figures = self.decisions.figures()
+        costs = figures.get("costs", {}).get("rolling", {})
+        alerts = figures.get("alerts", {}).get("rolling", {})
+        found = {name: costs[name] for name in costs if name != "rows"}
+        found |= {"alert_rate": alerts["rate"]} if alerts else {}
+        return {(name, None): figure for name, figure in found.items()}
 
     def answers(self, scored: Scored) -> Sequence[AnswerField]:
         """The label of least expected cost; whether a row alerts, and above which score."""

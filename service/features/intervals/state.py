@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dualstream.service.replica.feature_names import FeatureNames
-from dualstream.service.replica.parts import AnswerField, ArraysByPrefix, Scored, StatePart
+from dualstream.service.replica.parts import AnswerField, ArraysByPrefix, Scored, StatePart, Trend
 from dualstream.solvers import Batch, Outcome
 from dualstream.solvers.evaluation.intervals import calibration_of
 from dualstream.solvers.jit import Floats
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dualstream.solvers.online.class_choice import ClassScores
 
 _ALL_NUMBERS = [None, None]
-_NO_FLAGS = np.empty(0, np.bool_)
-_NOTHING_SERVED = np.empty((0, 0))
 
 
 class Intervals(StatePart):
@@ -44,10 +42,10 @@ class Intervals(StatePart):
     def on_learned(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
         parts, first = batch.served_parts, self.first_served
         if parts is None or batch.served is None:
-            self.calibration.learn(batch, outcome, _NO_FLAGS, _NOTHING_SERVED)
+            self.calibration.learn(batch, outcome, first_seq=first_seq)
         else:
             served = np.ascontiguousarray(parts[:, first : first + self.served_width])
-            self.calibration.learn(batch, outcome, ~np.isnan(batch.served), served)
+            self.calibration.learn(batch, outcome, ~np.isnan(batch.served), served, first_seq)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {f"intervals.{name}": one for name, one in self.calibration.state().items()}
@@ -63,6 +61,25 @@ class Intervals(StatePart):
 
     def progress(self, seq: int) -> Mapping[str, Any]:
         return self.metrics()
+
+    def trends(self) -> Mapping[Trend, float | None]:
+        return {
+            ("coverage", str(one.level)): one.recent_coverage for one in self.calibration.figures()
+        }
+
+    def last_rows(self) -> dict[str, Any]:
+        """Fields of IntervalRows: the last rows of a regression that had an interval."""
+        rows, thresholds = self.calibration.last_rows()
+        levels = map(str, self.calibration.levels.tolist())
+        return {
+            "seqs": rows[:, 0].astype(np.int64).tolist(),
+            "labels": rows[:, 1].tolist(),
+            "scores": rows[:, 2].tolist(),
+            "intervals": {
+                level: [_intervals(rows[at : at + 1, 2], q)[0] for at, q in enumerate(of.tolist())]
+                for level, of in zip(levels, thresholds.T, strict=True)
+            },
+        }
 
     def _shown(self, figures: Any) -> dict[str, Any]:
         size = "mean_width" if self._task == "regression" else "mean_set_size"

@@ -54,7 +54,10 @@ EXAMPLE_MEMBER = {"name": "sparse", "algorithm": "rda", "regularizer": "l1"}
 
 @router.get("/members", responses={200: returns(Members)})
 async def list_members(model_id: str, request: Request) -> Response:
-    """All members with their shares in the prediction."""
+    """All members with their shares in the prediction.
+
+    A portfolio for classes has members for each class: these are the means over the classes.
+    """
     return await _members(await registry_of(request).get(model_id))
 
 
@@ -191,12 +194,15 @@ def known_member(learner: member_learner.MemberLearner, name: str) -> member_lea
 
 async def _members(model: Model) -> Response:
     async with model.replica.serving():
-        learner = model.members()
+        views, promoted = member_learner.members_over_classes(model.replica.learner), None
+        if views is None:
+            learner = model.members()
+            views, promoted = learner.members(), learner.promoted
         view = Members(
             model=model.record.id,
             seq=model.replica.seq,
-            promoted=learner.promoted,
-            members=list(map(member_of, learner.members())),
+            promoted=promoted,
+            members=list(map(member_of, views)),
             **staleness(model),
         )
     return answer(view)

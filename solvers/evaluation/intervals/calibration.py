@@ -24,6 +24,7 @@ from dualstream.solvers.rows.batch import Batch
 
 _KINDS = {"regression": _k.NUMBER, "binary": _k.BINARY, "multiclass": _k.CLASSES}
 _NO_FLAGS = np.empty(0, np.bool_)
+_NOTHING_SERVED = np.empty((0, 0))
 _NO_LOSSES = np.empty((0, 0))
 _NO_MARKS = np.empty((0, 0), np.uint8)
 _NO_CLASSES = np.empty(0, np.int64)
@@ -67,15 +68,26 @@ class Calibration:
         self._totals = np.zeros((2, n_levels), np.int64)
         self._sizes = np.zeros(n_levels)
         self._recent = np.zeros((_k.WINDOW, n_levels), np.uint8)
+        # For people to look at, and no part of the state: a restored model begins without rows.
+        self._last = np.empty((_k.KEPT, 3 + n_levels) if self._kind == _k.NUMBER else (0, 0))
+        self._kept_after = 0
 
-    def learn(self, batch: Batch, outcome: Outcome, waited: Flags, served: Floats) -> None:
+    def learn(
+        self,
+        batch: Batch,
+        outcome: Outcome,
+        waited: Flags = _NO_FLAGS,
+        served: Floats = _NOTHING_SERVED,
+        first_seq: int = 1,
+    ) -> None:
         """Judge and count learned rows in order.
 
         Rejected rows, and rows of weight 0, do not count. A learner that started again was wrong
         about the scale of the labels, so the calibration starts again, too.
 
-        waited  (n,): rows with late labels; empty if there are none
-        served  (n, 2 L): their thresholds and sizes as they were served; NaN in rows without any
+        waited     (n,): rows with late labels; empty if there are none
+        served     (n, 2 L): their thresholds and sizes as they were served; NaN in rows without any
+        first_seq  log position of the first row
         """
         labels, best, losses = batch.labels, _NO_CLASSES, _NO_LOSSES
         if outcome.predicted is not None:
@@ -94,7 +106,7 @@ class Calibration:
         _k.add_rows(
             self._kind, outcome.scores, labels, batch.weights, skipped, losses, best, waited,
             served, self._residuals, self._ordered, self.levels, self._misses, self._counts,
-            self._totals, self._sizes, self._recent, marks,
+            self._totals, self._sizes, self._recent, marks, first_seq, self._last,
         )  # fmt: skip
         for level, marked in zip(self.levels.tolist(), marks, strict=False):
             outcome.mark(str(level), marked)
@@ -136,6 +148,14 @@ class Calibration:
             )
         return figures
 
+    def last_rows(self) -> tuple[Floats, Floats]:
+        """(n, 3), (n, L): log position, label and score of the last rows with an interval, at most
+        200 since the model was restored, and their thresholds. Without rows for classes."""
+        n_rows = min(self.judged - self._kept_after, len(self._last))
+        slots = np.arange(self.judged - n_rows, self.judged) % _k.KEPT
+        rows = self._last[slots]
+        return rows[:, :3], rows[:, 3:]
+
     def state(self) -> State:
         """The state, as copies; no arrays before the first row."""
         n_residuals, judged = self._counts.tolist()
@@ -168,11 +188,12 @@ class Calibration:
         self._misses[:], self._counts[:] = state["misses"], state["counts"]
         self._totals[:], self._sizes[:] = state["totals"], state["sizes"]
         self._recent[:n_recent] = state["recent"]
+        self._kept_after = judged
 
     @property
     def buffers(self) -> list[npt.NDArray[Any]]:
         """What takes memory."""
-        return [self._residuals, self._ordered, self._recent]
+        return [self._residuals, self._ordered, self._recent, self._last]
 
 
 def losses_of(scored: ClassScores) -> Floats:

@@ -8,6 +8,8 @@ counts     (2,)        RESIDUALS, and JUDGED rows: those that had an interval
 totals     (2, L)      COVERED, and UNBOUNDED rows
 sizes      (L,)        sums of the widths, or of the set sizes, of bounded rows
 recent     (WINDOW, L) whether row t that was judged is covered, at t mod WINDOW
+last       (KEPT, 3 + L) of NUMBER: log position, label, score and thresholds of row t that was
+                       judged, at t mod KEPT; (0, 0) of other kinds
 
 A threshold is a residual, infinity for all labels, -infinity for none, or NaN before MIN_RESIDUALS.
 Residuals are distances from the score, negative margins of the label, or -log of the probability
@@ -18,10 +20,22 @@ import math
 
 import numpy as np
 
-from dualstream.solvers.jit import F8, I8, I8_2D, RO_B1, RO_F8, RO_F8_2D, RO_I8, U1_2D, kernel
+from dualstream.solvers.jit import (
+    F8,
+    F8_2D,
+    I8,
+    I8_2D,
+    RO_B1,
+    RO_F8,
+    RO_F8_2D,
+    RO_I8,
+    U1_2D,
+    kernel,
+)
 from dualstream.solvers.online.class_choice import LOG_LOSS_CAP
 
 WINDOW = 1000
+KEPT = 200
 MIN_RESIDUALS = 20
 STEP = 0.01
 """gamma of Gibbs and Candes (2021)."""
@@ -86,7 +100,7 @@ def add_rows(
     kind: int, scores: RO_F8, labels: RO_F8, weights: RO_F8, skipped: RO_B1,
     losses: RO_F8_2D, best: RO_I8, waited: RO_B1, served: RO_F8_2D,
     residuals: F8, ordered: F8, levels: RO_F8, misses: F8, counts: I8, totals: I8_2D,
-    sizes: F8, recent: U1_2D, marks: U1_2D,
+    sizes: F8, recent: U1_2D, marks: U1_2D, first_seq: int, last: F8_2D,
 ) -> None:  # fmt: skip
     """Judge and count the rows in order, and add their residuals.
 
@@ -98,6 +112,7 @@ def add_rows(
     served   (n, 2 L)   their thresholds and sizes, as they were served
     marks    (L, n)     whether each row is covered; unchanged for rows without an interval; or
                         (0, 0)
+    first_seq           log position of the first row
     """
     for i in range(labels.shape[0]):
         if skipped[i] or not weights[i] > 0.0:
@@ -124,6 +139,11 @@ def add_rows(
             has_interval = not np.isnan(served[i, Q])
         if has_interval:
             slot = counts[JUDGED] % WINDOW
+            kept = counts[JUDGED] % KEPT
+            if last.shape[0] > 0:
+                last[kept, 0] = first_seq + i
+                last[kept, 1] = labels[i]
+                last[kept, 2] = scores[i]
             for level in range(levels.shape[0]):
                 if is_late:
                     q, size = served[i, 2 * level + Q], served[i, 2 * level + SIZE]
@@ -135,6 +155,8 @@ def add_rows(
                         size = 2.0 if abs(scores[i]) <= q else 1.0
                     else:
                         size = set_size(losses, i, best[i], q)
+                if last.shape[0] > 0:
+                    last[kept, 3 + level] = q
                 is_hit = residual <= q
                 is_covered = is_hit or is_right or (kind == NUMBER and residual == 0.0)
                 totals[COVERED, level] += is_covered

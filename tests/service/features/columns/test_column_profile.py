@@ -1,6 +1,7 @@
 """GET /models/{id}/columns: the profile of the columns."""
 
 import random
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -56,6 +57,18 @@ def test_columns_are_counted_and_drift_is_found(client):
     assert site["top"][0]["value"] == "a" and site["mean"] is None and site["last"] in "ab"
     assert note["kind"] == "text" and 3.5 < note["mean"] < 4.5
     assert note["count"] + note["missing"] == pytest.approx(7_500, abs=10)
+    # Both windows of those that moved, as shares.
+    assert note["bins"] == []
+    for one in (price, site):
+        assert sum(bin_["before"] for bin_ in one["bins"]) == pytest.approx(1.0, abs=0.01)
+        assert sum(bin_["recent"] for bin_ in one["bins"]) == pytest.approx(1.0, abs=0.01)
+    assert price["bins"][0]["low"] is None and price["bins"][-1]["high"] is None
+    edges = [(bin_["low"], bin_["high"]) for bin_ in price["bins"]]
+    assert all(low == high for (_, high), (low, _) in pairwise(edges))
+    assert price["bins"][-1]["recent"] > 3 * price["bins"][-1]["before"]
+    # The value that became frequent comes first; values may share a bin.
+    assert "a" in site["bins"][0]["value"]
+    assert site["bins"][0]["recent"] > site["bins"][0]["before"] + 0.15
     metrics = client.get("/metrics").text
     for one in moved:
         shown = f'dualstream_column_drift{{column="{one["name"]}",model="m"}} {one["psi"]}'

@@ -53,6 +53,26 @@ def digest(client, model: str = "m") -> str:
 ROW = [1, 0, 0.5, 0, -1]
 
 
+def test_the_last_rows_are_returned_with_their_intervals(serve):
+    client = made(serve(), NUMBER | TWO, 30)
+    # What predict answers right before a row is learned is what the row is listed with.
+    x, numbers = rows(3, seed=1)
+    predicted = []
+    for row, label in zip(x, labels_of("regression", numbers), strict=True):
+        predicted.append(predict(client, row))
+        client.post("/models/m/learn", json={"x": row, "y": label})
+    found = client.get("/models/m/intervals").json()
+    assert found["seqs"] == list(range(21, 34))
+    assert found["scores"][-3:] == [one["score"] for one in predicted]
+    assert found["labels"][-3:] == labels_of("regression", numbers)
+    for level, ends in found["intervals"].items():
+        assert ends[-3:] == [one["intervals"][level] for one in predicted]
+    learn(client, "regression", 250, seed=2)
+    assert client.get("/models/m/intervals").json()["seqs"] == list(range(84, 284))
+    made(client, CLASSES, model="other")
+    assert_problem(client.get("/models/other/intervals"), 404, "no-intervals")
+
+
 def test_numbers_have_an_interval_around_their_score(serve):
     client = made(serve(), NUMBER, 19)
     assert predict(client, ROW)["interval"] is None

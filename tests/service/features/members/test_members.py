@@ -213,11 +213,21 @@ def test_empty_spec_over_named_features_has_members(serve):
     assert len(client.get("/models/m/metrics").json()["members"]) == 16
 
 
-def test_multiclass_portfolio_has_no_members_of_its_own(serve):
+def test_members_of_a_multiclass_portfolio_are_means_over_its_classes(serve):
     client = serve()
     spec = {"algorithm": "portfolio", "task": "multiclass", "features": FEATURES}
     assert client.put("/models/m", json=spec).status_code == 201
-    assert_problem(client.get("/models/m/members"), 404, "no-members")
+    assert len(client.get("/models/m/members").json()["members"]) > 2
+    rows = {
+        "x": [[1, 0, 0, 2, 0], [0, 1, 0, 0, 3], [0, 0, 2, 1, 0]] * 20,
+        "y": ["a", "b", "c"] * 20,
+    }
+    client.post("/models/m/learn", json=rows)
+    members = client.get("/models/m/members").json()["members"]
+    assert sum(one["weight"] for one in members) == pytest.approx(1.0)
+    assert all(one["since_start"]["loss"] > 0.0 for one in members)
+    # They cannot be changed.
+    assert_problem(client.post("/models/m/members", json=SPARSE), 404, "no-members")
     assert "members" not in client.get("/models/m/metrics").json()
 
 
