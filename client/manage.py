@@ -128,9 +128,13 @@ class ManageMethods(Methods):
         return Call("GET", model_path(model, "weights"), Weights, query_of(top=top, member=member))
 
     @method
-    def curves(self, model: str, *, top: int = 128, member: str | None = None) -> Call[Curves]:
-        """The functions of single features that `splines` have learned."""
-        return Call("GET", model_path(model, "curves"), Curves, query_of(top=top, member=member))
+    def curves(
+        self, model: str, *, top: int = 128, member: str | None = None, label: Any = None
+    ) -> Call[Curves]:
+        """The functions of single features that `splines` have learned; of one class by `label`."""
+        text = None if label is None else encoded(label).decode()
+        query = query_of(top=top, member=member, label=text)
+        return Call("GET", model_path(model, "curves"), Curves, query)
 
     @method
     def confusion(self, model: str, *, top: int = 20) -> Call[Confusion]:
@@ -141,6 +145,11 @@ class ManageMethods(Methods):
     def intervals(self, model: str) -> Call[IntervalRows]:
         """Predictions, intervals and labels of the last 200 rows of a regression."""
         return Call("GET", model_path(model, "intervals"), IntervalRows)
+
+    @method
+    def version_metrics(self, model: str, version: str) -> Call[dict[str, Any]]:
+        """Progressive metrics when the version was saved, and `points` of the timeline."""
+        return Call("GET", model_path(model, "versions", version, "metrics"), dict[str, Any])
 
     @method
     def trends(self, model: str) -> Call[Trends]:

@@ -24,14 +24,21 @@ async def read_curves(
     request: Request,
     top: Annotated[int, Query(ge=1, le=10_000)] = 128,
     member: Annotated[str | None, Query(description="Curves of this member.")] = None,
+    label: Annotated[
+        str | None, Query(description='Curves of this class, as JSON: label="a" or label=1.')
+    ] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The `top` curves of a `splines` model, or of a portfolio's first member of `splines`."""
     model = await registry_of(request).get(model_id)
-    return await answer_by_state(model, if_none_match, lambda: _curves_of(model, top, member))
+
+    def read() -> Curves:
+        return _curves_of(model, top, member, label)
+
+    return await answer_by_state(model, if_none_match, read)
 
 
-def _curves_of(model: Model, top: int, member: str | None) -> Curves:
+def _curves_of(model: Model, top: int, member: str | None, label: str | None) -> Curves:
     """Raises Problem 404."""
     learner, names = model.replica.learner, model.replica.names
     if member is None:
@@ -52,6 +59,7 @@ def _curves_of(model: Model, top: int, member: str | None) -> Curves:
             y=curve.heights.tolist(),
         )
         for score, of_score in enumerate(scores)
+        if label is None or (classes and classes[score] == label)
         for curve in of_score
     ]
     curves.sort(key=lambda one: -one.range)

@@ -92,6 +92,7 @@ FEATURE_SCOPES: dict[str, dict[str, Methods]] = {
     "versions": {
         "/models/{model_id}/versions": {"GET": PREDICT, "POST": ADMIN},
         "/models/{model_id}/versions/{name}": {"GET": PREDICT, "DELETE": ADMIN},
+        "/models/{model_id}/versions/{name}/metrics": {"GET": PREDICT},
         "/models/{model_id}/rollback": {"POST": ADMIN},
     },
 }

@@ -108,7 +108,7 @@ async def roll_back_to_version(
     try:
         await fetch_copy(model.replica, version.digest, journal)
     except UnreadableCopy as error:
-        raise _unreadable(name, error) from error
+        raise unreadable_version(name, error) from error
     order = Rollback(version.digest, version.seq, name)
     request = ControlRequest.of(order, key, requested, by=by, held=position)
     try:
@@ -166,7 +166,8 @@ def _refuse(model: Model, why_not: str | None) -> None:
         raise Problem(410, "not-kept", why_not, first=first, last=replica.seq)
 
 
-def _unreadable(name: str, error: UnreadableCopy) -> Problem:
+def unreadable_version(name: str, error: UnreadableCopy) -> Problem:
+    """Problem 503: the copy of a version is damaged, or cannot be fetched."""
     detail = f"version {name!r} cannot be read: {error}"
     return Problem(503, "unreadable-version", detail, retry_after_s=60)
 
@@ -184,7 +185,7 @@ async def _usable_copy(capture: Callable[[], Captured], spec: dict[str, Any]) ->
         try:
             read_copy(copy.data, digest, spec, captured.header["incarnation"], captured.make_parts)
         except UnreadableCopy as error:
-            raise _unreadable(f"seq-{captured.seq}", error) from error
+            raise unreadable_version(f"seq-{captured.seq}", error) from error
         return copy
 
     return await run_copy_in_thread(encode)
@@ -242,7 +243,7 @@ class LoadedVersions:
         try:
             state = await fetch_copy(model.replica, version.digest, journal)
         except UnreadableCopy as error:
-            raise _unreadable(version.name, error) from error
+            raise unreadable_version(version.name, error) from error
         loaded = LoadedVersion(
             state.learner, state.parts, version.seq, version.chain, version.bytes, asyncio.Lock()
         )

@@ -19,10 +19,12 @@ from dualstream.service.models.versions import (
     roll_back_to_version,
     take_version,
     unknown_version,
+    unreadable_version,
 )
-from dualstream.service.replica.copies import Rollback
+from dualstream.service.replica.copies import Rollback, fetch_copy
 from dualstream.service.replica.point_in_time import kept_from
 from dualstream.service.replica.requests import Receipt
+from dualstream.service.replica.state import UnreadableCopy
 from dualstream.wire.changes import RolledBack, Version, Versions
 from dualstream.wire.problem_json import Problem
 
@@ -93,6 +95,20 @@ async def read_version(model_id: str, name: str, request: Request) -> Response:
     registry = registry_of(request)
     model = await registry.get(model_id)
     return answer(_view(model_id, await known_version(model, registry.journal, name)))
+
+
+@router.get("/versions/{name}/metrics")
+async def read_version_metrics(model_id: str, name: str, request: Request) -> Response:
+    """Progressive metrics as they were when the version was saved, with the timeline up to it."""
+    registry = registry_of(request)
+    model = await registry.get(model_id)
+    version = await known_version(model, registry.journal, name)
+    try:
+        state = await fetch_copy(model.replica, version.digest, registry.journal)
+    except UnreadableCopy as error:
+        raise unreadable_version(name, error) from error
+    view = {"model": model_id, "version": name, "seq": version.seq, **state.progress.summary()}
+    return answer(view | state.parts.metrics() | {"points": state.progress.timeline()})
 
 
 @router.delete("/versions/{name}", status_code=204)

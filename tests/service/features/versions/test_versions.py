@@ -206,16 +206,20 @@ def test_predictions_by_a_version_are_those_of_its_moment(serve, store, monkeypa
     monkeypatch.setattr("dualstream.service.api.learn_and_predict.MAX_LOADED_VERSIONS", 2)
     client = serve(store=store)
     client.put("/models/m", json=SPEC)
-    scores = {}
+    scores, metrics = {}, {}
     for n in range(0, 40, 10):
         learn(client, n, n + 10)
         take(client, name=f"v{n}")
+        metrics[f"v{n}"] = client.get("/models/m/metrics").json()["rolling"]
         scores[f"v{n}"] = client.post("/models/m/predict", json=ROW).json()["score"]
     assert len(set(scores.values())) == 4
     etag = client.get("/models/m").headers["etag"]
     for name, score in [*scores.items(), *scores.items()]:
         got = client.post(f"/models/m/predict?version={name}", json=ROW)
         assert (got.json()["score"], got.json()["seq"]) == (score, int(name[1:]) + 10)
+    for name, rolling in metrics.items():
+        saved = client.get(f"/models/m/versions/{name}/metrics").json()
+        assert saved["rolling"] == rolling and saved["points"][-1]["rows"] == saved["seq"]
     assert got.headers["etag"] == etag
     assert len(client.app._fast_routes._versions) == 2
     row = "1:1,2:-2,3:0.5,5:3"
