@@ -1,1 +1,1 @@
-"""Complete example streams, each run by one command: python -m examples.electricity."""
+"""Ten real questions, each a program that talks to a server: python -m examples.clicks."""

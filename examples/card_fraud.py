@@ -4,7 +4,8 @@ A payment has a time, a card, a terminal and an amount. `history` in the specifi
 single payment does not show: how often its card paid lately, how its amount differs from the
 card's mean, how often the terminal's payments were fraud, as far as is known by then. A second
 model has the same columns without history. Each payment is predicted when it arrives. Its label
-arrives seven days later, as the customer reads the bill.
+arrives seven days later, as the customer reads the bill. `alert_rate` picks the payments that a
+team checks.
 
   python -m examples.card_fraud                      generated payments
   python -m examples.card_fraud --data payments.csv  columns tx, at (ISO 8601), card, terminal,
@@ -24,15 +25,29 @@ from pathlib import Path
 from rich.console import Console
 
 from dualstream.client import Client
-from examples.common import REPORTS, Row, connected, flags, show, table, taken
+from examples.common import (
+    Reports,
+    Result,
+    Row,
+    alerts,
+    blocks,
+    connected,
+    probabilities,
+    show,
+    start,
+    table,
+    taken,
+)
+from examples.pictures import Chart
 
 MODEL, PLAIN = "card-fraud", "card-fraud-without-history"
 PER_REQUEST = 25
 DELAY = timedelta(days=7)
-ALERTS = 10
+MIN_LABELS = 200
+"""Before them the curves are chance."""
 HIDDEN = {"tx", "fraud"}
 """Columns that are no features."""
-COLUMNS = {
+SPEC = {
     "columns": {
         "label": "fraud",
         "id": "tx",
@@ -43,7 +58,9 @@ COLUMNS = {
             "terminal": "ignore",
             "amount": "number",
         },
-    }
+    },
+    # About ten payments of the 140 of a day.
+    "alert_rate": 0.07,
 }
 HISTORY = [
     {
@@ -146,8 +163,9 @@ class Bank:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._waiting: deque[Row] = deque()
-        self.probabilities: list[float | None] = []
-        """Of all payments, by the model with history."""
+        # Of all payments, by the model with history.
+        self.probabilities: list[float] = []
+        self.alerts: list[bool] = []
 
     def take(self, payments: Sequence[Row]) -> None:
         self._send_labels(payments[0]["at"] - DELAY)
@@ -155,7 +173,8 @@ class Bank:
         rows = [{name: row[name] for name in row if name not in HIDDEN} for row in payments]
         self._client.predict_and_remember(PLAIN, rows, ids)
         served = self._client.predict_and_remember(MODEL, rows, ids)
-        self.probabilities += served.probabilities or ()
+        self.probabilities += probabilities(served)
+        self.alerts += alerts(served)
         self._waiting.extend(payments)
 
     def _send_labels(self, until: datetime) -> None:
@@ -169,7 +188,7 @@ class Bank:
                 self._client.learn_labels(model, labels)
 
 
-def run(options: argparse.Namespace, console: Console) -> None:
+def run(options: argparse.Namespace, console: Console) -> Result:
     payments = taken(options, read, made)
     frauds = sum(payment["fraud"] for payment in payments)
     show(
@@ -177,61 +196,64 @@ def run(options: argparse.Namespace, console: Console) -> None:
         f"{len(payments):,} payments, {options.data or 'generated'}; "
         f"{frauds / len(payments):.1%} are fraud; labels arrive {DELAY.days} days later",
     )
+    chart, reports = (
+        Chart("Card fraud", "payments", "average precision, last 1,000"),
+        Reports(len(payments)),
+    )
     with connected(options.url, console) as client:
-        client.create(MODEL, COLUMNS | {"history": HISTORY}, replace=True)
-        client.create(PLAIN, COLUMNS, replace=True)
+        client.create(MODEL, SPEC | {"history": HISTORY}, replace=True)
+        client.create(PLAIN, SPEC, replace=True)
         bank = Bank(client)
         show(console, "\nAverage precision of the last 1,000 labelled payments, as served:")
         show(console, "payments   labels   with history   without")
-        reported = 0
-        for first in range(0, len(payments), PER_REQUEST):
-            bank.take(payments[first : first + PER_REQUEST])
-            due = REPORTS * len(bank.probabilities) // len(payments)
-            if due > reported:
-                reported = due
-                _report(console, client, len(bank.probabilities))
-        _alerts(console, payments, bank.probabilities)
+        for block in blocks(payments, PER_REQUEST):
+            bank.take(block)
+            done = len(bank.alerts)
+            metrics = [client.metrics(model) for model in (MODEL, PLAIN)]
+            precisions = [one["rolling"]["average_precision"] for one in metrics]
+            # Both are null before the labels of both classes have come.
+            if None not in precisions and metrics[0]["samples"] >= MIN_LABELS:
+                chart.add(done, Dualstream=precisions[0], without_history=precisions[1])
+            if reports.is_due(done):
+                cells = ["-" if one is None else f"{one:.3f}" for one in precisions]
+                samples = metrics[0]["samples"]
+                show(console, f"{done:8,} {samples:8,} {cells[0]:>14} {cells[1]:>9}")
+    _alerts(console, payments, bank)
+    if None in precisions:
+        raise SystemExit("no label of both classes has come; use more rows")
+    return Result(
+        "Average precision of the last 1,000 labels",
+        precisions[0],
+        {"without history": precisions[1]},
+        chart,
+        is_error=False,
+    )
 
 
-def _report(console: Console, client: Client, predicted: int) -> None:
-    cells = [_precision(client, model) for model in (MODEL, PLAIN)]
-    labels = client.metrics(MODEL)["samples"]
-    show(console, f"{predicted:8,} {labels:8,} {cells[0]:>14} {cells[1]:>9}")
-
-
-def _precision(client: Client, model: str) -> str:
-    """Average precision of the last 1,000 labels; a dash before both classes have come."""
-    precision = client.metrics(model)["rolling"]["average_precision"]
-    return "-" if precision is None else f"{precision:.3f}"
-
-
-def _alerts(
-    console: Console, payments: Sequence[Row], probabilities: Sequence[float | None]
-) -> None:
-    """The payments of the last whole day with the largest probabilities."""
+def _alerts(console: Console, payments: Sequence[Row], bank: Bank) -> None:
+    """The payments of the last whole day that alerted, the most probable first."""
     day = payments[-1]["at"].date() - timedelta(days=1)
-    scored = zip(probabilities, payments, strict=True)
-    todays = [(chance or 0.0, row) for chance, row in scored if row["at"].date() == day]
-    alerts = sorted(todays, key=lambda pair: -pair[0])[:ALERTS]
+    served = zip(bank.probabilities, bank.alerts, payments, strict=True)
+    todays = [one for one in served if one[2]["at"].date() == day]
+    alarms = sorted((one for one in todays if one[1]), key=lambda one: -one[0])
     show(console, f"\nAlerts of {day}, when none of its labels was known:")
     show(console, "probability   time    card   terminal   amount   in truth")
-    for chance, row in alerts:
+    for chance, _, row in alarms:
         show(
             console,
             f"{chance:11.3f}   {row['at']:%H:%M} {row['card']:>7} {row['terminal']:>10} "
             f"{float(row['amount']):8.2f}   {'fraud' if row['fraud'] else '-'}",
         )
-    hits, frauds = (sum(row["fraud"] for _, row in rows) for rows in (alerts, todays))
+    hits, frauds = (sum(row["fraud"] for _, _, row in rows) for rows in (alarms, todays))
     show(
         console,
         f"{hits} of the {frauds} frauds of the day's {len(todays)} payments are among "
-        f"the {len(alerts)} alerts.",
+        f"the {len(alarms)} alerts.",
     )
 
 
-def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:
-    parser = flags(__doc__ or "", 6_000)
-    run(parser.parse_args(arguments), console or Console())
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> Result:
+    return start(__doc__ or "", 6_000, run, arguments, console)
 
 
 if __name__ == "__main__":

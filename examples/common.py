@@ -3,48 +3,99 @@
 import argparse
 import csv
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from statistics import fmean
+from typing import Any, TypeVar
 
 from rich.console import Console
 
-from dualstream.client import Client
+from dualstream.client import Client, PredictedMany
 from dualstream.service.cli.demo.server_process import ServerProcess
+from examples.pictures import Chart, draw
 
 Row = dict[str, Any]
 """A row as people have it: columns by name, the label among them."""
 R = TypeVar("R")
 
 REPORTS = 8
-LISTED = 6
 MIN_ROWS = 200
+ROLLING = 1_000
 
 
-def flags(description: str, rows: int) -> argparse.ArgumentParser:
+@dataclass(frozen=True)
+class Result:
+    """What a run has shown: a measure of the model and of its baselines, and their curves."""
+
+    measure: str
+    model: float
+    baselines: Mapping[str, float]
+    chart: Chart
+    is_error: bool = True
+    """Whether a smaller value is better."""
+
+    @property
+    def best_baseline(self) -> float:
+        return (min if self.is_error else max)(self.baselines.values())
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the model beats all baselines."""
+        best = self.best_baseline
+        return self.model < best if self.is_error else self.model > best
+
+    def sentence(self) -> str:
+        others = ", ".join(f"{name} {value:.3g}" for name, value in self.baselines.items())
+        ratio = self.model / self.best_baseline
+        better = f"{1.0 - ratio:.0%} below the" if self.is_error else f"{ratio:.2f} times the"
+        outcome = better if self.is_better else "NOT better than the"
+        outcome = f"The model is {outcome} best of these."
+        return f"{self.measure}: model {self.model:.3g}; {others}. {outcome}"
+
+
+Run = Callable[[argparse.Namespace, Console], Result]
+
+
+def start(
+    description: str, rows: int, run: Run, arguments: Sequence[str] | None, console: Console | None
+) -> Result:
+    """Parse the flags of an example, run it, print its result and draw its picture."""
+    options = _flags(description, rows).parse_args(arguments)
+    console = console or Console()
+    result = run(options, console)
+    show(console, "", result.sentence())
+    if options.picture is not None:
+        draw(result.chart, options.picture)
+    return result
+
+
+def _flags(description: str, rows: int) -> argparse.ArgumentParser:
     """The flags of every example; `rows` is the default number of generated rows."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--data", type=Path, metavar="FILE", help="file of rows; default: generated rows"
+        "--data", type=Path, metavar="FILE", help="CSV file of rows; default: generated rows"
     )
     parser.add_argument("--rows", type=int, help=f"maximum number of rows (generated: {rows:,})")
     parser.add_argument("--seed", type=int, default=0, help="seed of generated rows")
     parser.add_argument("--url", help="URL of a running server; default: a temporary server")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the rows as CSV, and end")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the result (matplotlib)")
     parser.set_defaults(made=rows)
     return parser
 
 
 def taken(
     options: argparse.Namespace,
-    read: Callable[[Path], Iterator[R]],
-    make: Callable[[int, int], Iterator[R]],
-) -> list[R]:
+    read: Callable[[Path], Iterator[Row]],
+    make: Callable[[int, int], Iterator[Row]],
+) -> list[Row]:
     """The rows of the file, or those that `make(rows, seed)` generates. Exits after --write."""
     if options.data is not None:
         rows = list(islice(read(options.data), options.rows))
@@ -53,7 +104,7 @@ def taken(
     if len(rows) < MIN_ROWS:
         raise SystemExit(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
     if options.write is not None:
-        _write(options.write, cast(list[Row], rows))
+        _write(options.write, rows)
         raise SystemExit(0)
     return rows
 
@@ -76,6 +127,30 @@ def table(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file, skipinitialspace=True)
 
 
+def records(times: Sequence[str] = (), numbers: Sequence[str] = ()) -> Callable[[Path], Any]:
+    """A reader of a CSV file: ISO 8601 times and numbers in these columns, texts in the others."""
+
+    def read(path: Path) -> Iterator[Row]:
+        for line, row in enumerate(table(path), 2):
+            try:
+                yield (
+                    dict[str, Any](row)
+                    | {name: datetime.fromisoformat(row[name]) for name in times}
+                    | {name: float(row[name]) for name in numbers}
+                )
+            except KeyError as missing:
+                raise SystemExit(f"{path}: no column {missing}") from None
+            except ValueError as wrong:
+                raise SystemExit(f"{path}, line {line}: {wrong}") from None
+
+    return read
+
+
+def without(rows: Sequence[Row], *hidden: str) -> list[Row]:
+    """The rows without these columns, as they are before their label is known."""
+    return [{name: row[name] for name in row if name not in hidden} for row in rows]
+
+
 @contextmanager
 def connected(url: str | None, console: Console) -> Iterator[Client]:
     """A client of the server at `url`, or of a temporary server that stops with the block."""
@@ -89,59 +164,75 @@ def connected(url: str | None, console: Console) -> Iterator[Client]:
         yield stack.enter_context(Client(url))
 
 
-def learn(
-    rows: Sequence[Row],
-    send: Callable[[Sequence[Row]], object],
-    report: Callable[[], None],
-    rows_per_request: int = 250,
-) -> None:
-    """Send the stream in blocks, and report eight times."""
-    reported = 0
-    for first in range(0, len(rows), rows_per_request):
-        send(rows[first : first + rows_per_request])
-        due = REPORTS * min(len(rows), first + rows_per_request) // len(rows)
-        if due > reported:
-            reported = due
-            report()
+def blocks(rows: Sequence[Row], size: int) -> Iterator[list[Row]]:
+    """Consecutive rows, `size` at a time."""
+    for first in range(0, len(rows), size):
+        yield list(rows[first : first + size])
+
+
+def by_day(rows: Sequence[Row], time: str = "at") -> Iterator[list[Row]]:
+    """Consecutive rows of one date each."""
+    day: list[Row] = []
+    for row in rows:
+        if day and day[-1][time].date() != row[time].date():
+            yield day
+            day = []
+        day.append(row)
+    if day:
+        yield day
+
+
+class Reports:
+    """True eight times in a stream, at equal distances."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._reported = rows, 0
+
+    def is_due(self, done: int) -> bool:
+        due = REPORTS * done // self._rows
+        is_due = due > self._reported
+        self._reported = max(due, self._reported)
+        return is_due
+
+
+class Losses:
+    """Mean losses of several predictors: over all rows, and over the last 1,000."""
+
+    def __init__(self, *names: str, last: int = ROLLING) -> None:
+        self._all: dict[str, list[float]] = {name: [] for name in names}
+        self._last = {name: deque[float](maxlen=last) for name in names}
+
+    def add(self, **losses: float) -> None:
+        for name, loss in losses.items():
+            self._all[name].append(loss)
+            self._last[name].append(loss)
+
+    def mean(self, name: str) -> float:
+        return fmean(self._all[name])
+
+    def rolling(self) -> dict[str, float]:
+        return {name: fmean(losses) for name, losses in self._last.items() if losses}
+
+
+def probabilities(served: PredictedMany) -> list[float]:
+    """Probabilities of the positive label."""
+    return [chance or 0.0 for chance in served.probabilities or ()]
+
+
+def alerts(served: PredictedMany) -> list[bool]:
+    """Which rows alert, of a model with `alert_rate`."""
+    return [bool(alert) for alert in served.alerts or ()]
+
+
+def intervals(served: PredictedMany) -> list[tuple[float, float] | None]:
+    """Intervals of one level; None before the first 20 rows, and where an end is open."""
+    return [_interval(one) for one in served.intervals or ()]
+
+
+def _interval(one: Any) -> tuple[float, float] | None:
+    return None if one is None or None in one else (one[0], one[1])
 
 
 def show(console: Console, *lines: str) -> None:
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def show_drift(console: Console, client: Client, model: str) -> None:
-    """Rising drift events among the last 64 events."""
-    show(console, f"\nDrift events with rising losses (GET /models/{model}/timeline):")
-    events = client.timeline(model).events
-    for detector, counts in client.metrics(model)["drift"].items():
-        rows = [e["rows"] for e in events if e["rising"] and e["detector"] == detector]
-        positions = ", ".join(f"{row:,}" for row in rows[:LISTED])
-        show(
-            console,
-            f"  {detector}: {counts['rising']}"
-            + (f", at row {positions}" if rows else "")
-            + (f", ..., {rows[-1]:,}" if len(rows) > LISTED else ""),
-        )
-
-
-def show_shares(console: Console, client: Client, model: str) -> str:
-    """Print the three largest shares. Returns the best member that has a certificate."""
-    members = sorted(client.members(model).members, key=lambda member: -member.weight)
-    show(console, f"\nMembers with the largest shares (GET /models/{model}/members):")
-    for member in members[:3]:
-        show(console, f"  {member.weight:6.1%}   {member.name}")
-    return next(member.name for member in members if member.has_certificate)
-
-
-def ratio(error: float, baselines: Iterable[float]) -> str:
-    """A sentence that compares a model's error with those of its baselines."""
-    best = min(baselines)
-    if error < best:
-        return f"The model's error is {1 - error / best:.0%} below the better baseline's."
-    return "The model does NOT beat the better baseline on this stream."
-
-
-def errors(metrics: Mapping[str, Any], name: str) -> tuple[float, list[float]]:
-    """The error `name` of the model and of its baselines."""
-    return metrics[name], [baseline[name] for baseline in metrics["baselines"].values()]

@@ -19,10 +19,10 @@ from sklearn.linear_model import SGDClassifier
 
 from dualstream.service.codecs import RowSchema, parse_body
 from dualstream.solvers import make_learner, resolve_spec
-from examples.spam import made
 from load_tests.ingest.bulk import in_memory
 from load_tests.ingest.vw import OPTIONS, rows_per_s
 from load_tests.measure import Row, interleaved
+from load_tests.messages import made
 
 TITLE = "Flat rows"
 EVENTS, TEXTS = 20_000, 50_000
@@ -172,7 +172,7 @@ def rows(*only: str) -> Iterator[Row]:
 def about() -> list[str]:
     return [
         f"Clicks of 9 features (5 numbers and booleans, 4 texts), {EVENTS:,} rows in one body, and "
-        f"{TEXTS:,} generated texts of 6 to 22 words ([spam.py](../examples/spam.py)). One "
+        f"{TEXTS:,} generated texts of 6 to 22 words ([messages.py](messages.py)). One "
         "process reads and learns; there is no server and no journal. Reading is CPU time. Each "
         "round reads with a new model, so names are met for the first time. scikit-learn gets "
         "decoded texts, Vowpal Wabbit a file in its own format, whose time over an empty file is "

@@ -21,7 +21,7 @@ from dualstream.service.codecs import as_batch, parse_body
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.rows.columns.values import words_of
-from examples import spam
+from load_tests import messages
 from load_tests.markdown import DOCS, table
 from load_tests.paper_tables.data import dense
 from load_tests.streams import data
@@ -55,7 +55,7 @@ class Stream:
 
 
 def streams() -> Iterator[Stream]:
-    yield _of_text("spam, generated", spam.made(5_000, 0))
+    yield _of_text("spam, generated", messages.made(5_000, 0))
     adult = [sample["x"] | {"y": sample["y"]} for sample in adult_samples()][:MAX_ROWS]
     yield _of_categories("adult", adult)
     yield _of_categories("phishing", phishing(data.stream("phishing")))
@@ -159,10 +159,10 @@ def section() -> str:
 
 TEXT = """Written by `DUALSTREAM_DATA=... python -m load_tests.streams.flat_rows`. Flat rows of
 models with [columns](../guides/columns.md), at most the first {rows}: generated messages of
-`examples/spam.py`, UCI Adult with 14 columns of categories, and phishing with 30. *Added* are all
-pairs of columns (`"crosses": ["*"]`), or pairs of words (`"ngrams": 2`), and for Vowpal Wabbit {vw}
-the option that is named. Percentage of errors; in brackets the CPU time of a row in microseconds.
-Ours includes reading JSON; Vowpal Wabbit is called for each row from Python.
+`load_tests/messages.py`, UCI Adult with 14 columns of categories, and phishing with 30. *Added* are
+all pairs of columns (`"crosses": ["*"]`), or pairs of words (`"ngrams": 2`), and for Vowpal Wabbit
+{vw} the option that is named. Percentage of errors; in brackets the CPU time of a row in
+microseconds. Ours includes reading JSON; Vowpal Wabbit is called for each row from Python.
 """
 
 

@@ -23,9 +23,10 @@ def test_the_guide_ends_with_the_alerts_of_a_day(tmp_path):
     assert shown in said
     served, labelled = answers
     names = [one["name"] for one in served["explanation"]["contributions"]]
-    assert served["probability"] > 0.5 and "card.amount.difference.1d" in names
+    assert served["probability"] > 0.5 and served["alert"] and "card.amount.difference.1d" in names
     assert labelled["learned"] == 1
     assert_printed(program, said)
     alerts = re.findall(r"^(0\.\d{3}) t\d+ 2024-01-27T.* ([01])$", said, re.MULTILINE)
-    hits = int(re.search(r"(\d+) of the alerts are frauds", said).group(1))
-    assert len(alerts) == 10 and hits == sum(fraud == "1" for _, fraud in alerts) >= 3
+    hits, count = map(int, re.search(r"(\d+) of the (\d+) alerts are frauds", said).groups())
+    assert 5 <= len(alerts) == count <= 15
+    assert hits == sum(fraud == "1" for _, fraud in alerts) >= 3

@@ -6,7 +6,8 @@ from itertools import islice
 
 from dualstream.service.cli.demo.adult import adult_samples
 from dualstream.solvers.rows.columns.tables import plain_row
-from examples import electricity, sensors, spam
+from examples import clicks, house_power
+from load_tests.messages import made
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 WORDS = 'free money now call me today hello world, this is; a "mail" über деньги 東京'.split()
@@ -78,8 +79,8 @@ def adult():
 
 
 FILES = {
-    "spam": lambda: flat(spam.made(300, 1)),
-    "sensors": lambda: list(map(plain_row, sensors.made(300, 1))),
-    "electricity": lambda: list(map(plain_row, electricity.made(300, 1))),
+    "spam": lambda: flat(made(300, 1)),
+    "house_power": lambda: list(map(plain_row, house_power.made(300, 1))),
+    "clicks": lambda: list(map(plain_row, clicks.made(300, 1))),
     "adult": adult,
 }

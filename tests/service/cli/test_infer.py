@@ -23,7 +23,7 @@ from dualstream.service.codecs import RowSchema, parse_body
 from dualstream.service.features.infer.propose import propose
 from dualstream.service.features.infer.sample import Sample, read_sample
 from dualstream.solvers import InvalidSpec, resolve_spec
-from examples import sensors
+from examples import house_power
 from tests.service.cli.inferred_tables import FILES, RIGHT, TASKS, column, rows_of, table
 from tests.shell import run_script
 
@@ -118,7 +118,7 @@ def test_files_of_the_demo_and_the_examples_fit(name, form, tmp_path):
     else:
         body = "\n".join(map(json.dumps, rows)).encode()
     path.write_bytes(body)
-    label = sensors.TARGET if name == "sensors" else None
+    label = house_power.TARGET if name == "house_power" else None
     spec = propose(read_sample(opened(path), 10_000), label).spec
     parsed = parse_body(RowSchema(resolve_spec(spec)), kind_of(str(path)), body, labelled=True)
     assert not parsed.errors and len(parsed.labels) == len(rows)

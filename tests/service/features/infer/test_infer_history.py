@@ -50,7 +50,7 @@ def test_a_proposal_with_a_history_is_accepted_and_learns_its_sample(client, sub
             columns["epoch_ts"] = sorted(columns["epoch_ts"], key=lambda at: at or 0)
         samples[f"table {seed}"] = rows_of(columns), label
     for name, make in FILES.items():
-        samples[name] = make(), "Appliances" if name == "sensors" else None
+        samples[name] = make(), "Appliances" if name == "house_power" else None
     with_groups = 0
     for name, (rows, label) in samples.items():
         with subtests.test(name):

@@ -1,11 +1,11 @@
-"""Power consumption of a house: regression on sensors, one of which fails.
+"""House power: how much energy will a house use in ten minutes, by sensors of which one fails?
 
 A row is ten minutes: the time, temperature and humidity of each room, the weather, and the energy
 that the appliances used in the previous ten minutes. The label is the energy used now, in Wh. The
 rows are CSV, with `NA` or an empty field where a sensor was silent, and are sent as they are.
 
-  python -m examples.sensors                                generated rows
-  python -m examples.sensors --data energydata_complete.csv  UCI's Appliances Energy Prediction:
+  python -m examples.house_power                                generated rows
+  python -m examples.house_power --data energydata_complete.csv  UCI's Appliances Energy Prediction:
       columns date, Appliances, lights, T1, RH_1, ..., Tdewpoint; rv1 and rv2, noise, are ignored
 """
 
@@ -21,21 +21,11 @@ from pathlib import Path
 from rich.console import Console
 
 from dualstream.client import Client, RowFile, kind_of
-from examples.common import (
-    Row,
-    connected,
-    errors,
-    flags,
-    learn,
-    ratio,
-    show,
-    show_drift,
-    show_shares,
-    table,
-    taken,
-)
+from examples.common import Reports, Result, Row, blocks, connected, show, start, table, taken
+from examples.pictures import Chart
 
-MODEL, PLAIN = "sensors", "sensors-without-history"
+MODEL, PLAIN = "house-power", "house-power-without-history"
+PER_REQUEST = 250
 TARGET, BEFORE = "Appliances", "Appliances_before"
 SPEC = {
     "task": "regression",
@@ -59,7 +49,7 @@ HISTORY = [
 FIRST = datetime(2016, 1, 11)
 ROOMS = 9
 PER_DAY = 144
-SHOWN = 3
+EVENTS = {0.6: "a sensor drifts", 0.8: "it fails"}
 SILENT = 0.01
 """Share of the readings that are missing."""
 
@@ -109,36 +99,51 @@ def _is_meal(hour: float, draw: random.Random) -> bool:
     return draw.random() < (0.25 if 7 <= hour < 8 or 12 <= hour < 13 or 17 <= hour < 20 else 0.02)
 
 
-def run(options: argparse.Namespace, console: Console) -> None:
+def run(options: argparse.Namespace, console: Console) -> Result:
     rows = taken(options, read, made)
     show(console, f"{len(rows):,} intervals of ten minutes, {options.data or 'generated'}")
+    chart = Chart("House power", "rows", "root mean square error, Wh, last 1,000")
+    if options.data is None:
+        chart.events += [(share * len(rows), event) for share, event in EVENTS.items()]
+    reports, done = Reports(len(rows)), 0
     with connected(options.url, console) as client:
         client.create(MODEL, SPEC | {"history": HISTORY}, replace=True)
         client.create(PLAIN, SPEC, replace=True)
-        show(console, "\nMean absolute error of the last 1,000 rows, in Wh:")
+        show(console, "\nRoot mean square error of the last 1,000 rows, in Wh:")
         show(console, "    rows     model   mean so far   last value   model without history")
-        learn(rows, lambda block: _send(client, block), lambda: _report(console, client))
-        show_drift(console, client, MODEL)
-        show_shares(console, client, MODEL)
-        _last_rows(console, client, rows[-SHOWN:])
-        since = client.metrics(MODEL)["since_start"]
-        error, baselines = errors(since, "mae")
-        squared, others = errors(since, "rmse")
-        show(
-            console,
-            f"\nOver all rows, in Wh, model / mean so far / last value: mean absolute error "
-            f"{error:.1f} / {baselines[0]:.1f} / {baselines[1]:.1f}, root mean square "
-            f"{squared:.1f} / {others[0]:.1f} / {others[1]:.1f}.",
-            f"Root mean square, which the model minimises: {ratio(squared, others)}",
-            _gain(squared, client.metrics(PLAIN)["since_start"]["rmse"]),
-        )
+        for block in blocks(rows, PER_REQUEST):
+            for model in (MODEL, PLAIN):
+                client.learn_file(model, as_csv(block))
+            done += len(block)
+            rolling, plain = (client.metrics(model)["rolling"] for model in (MODEL, PLAIN))
+            mean, last = (baseline["rmse"] for baseline in rolling["baselines"].values())
+            cells = [rolling["rmse"], mean, last, plain["rmse"]]
+            chart.add(
+                done, Dualstream=cells[0], mean_so_far=mean, last_value=last, no_history=cells[3]
+            )
+            if reports.is_due(done):
+                show(
+                    console,
+                    f"{done:8,} {cells[0]:9.1f} {cells[1]:13.1f} {cells[2]:12.1f} {cells[3]:23.1f}",
+                )
+        _drift(console, client)
+        since, plain = (client.metrics(model)["since_start"] for model in (MODEL, PLAIN))
+    mean, last = (baseline["rmse"] for baseline in since["baselines"].values())
+    return Result(
+        "Root mean square error, Wh",
+        since["rmse"],
+        {"mean so far": mean, "last value": last, "without history": plain["rmse"]},
+        chart,
+    )
 
 
-def _gain(error: float, plain: float) -> str:
-    """What the history gains."""
-    return (
-        f"Without history it is {plain:.2f} in place of {error:.2f}: "
-        f"history {'gains' if error < plain else 'loses'} {abs(1 - error / plain):.1%}."
+def _drift(console: Console, client: Client) -> None:
+    """The columns that have moved most from their past."""
+    moved = [one for one in client.columns(MODEL).columns if one.psi is not None][:3]
+    show(
+        console,
+        f"\nColumns that have moved most (GET /models/{MODEL}/columns): "
+        + ", ".join(f"{one.name} {one.psi:.2f}" for one in moved),
     )
 
 
@@ -148,31 +153,12 @@ def as_csv(rows: Sequence[Row]) -> RowFile:
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)
-    name = "sensors.csv"
+    name = "house_power.csv"
     return RowFile(name, kind_of(name), stream=io.BytesIO(text.getvalue().encode()))
 
 
-def _send(client: Client, rows: Sequence[Row]) -> None:
-    for model in (MODEL, PLAIN):
-        client.learn_file(model, as_csv(rows))
-
-
-def _report(console: Console, client: Client) -> None:
-    metrics = client.metrics(MODEL)
-    error, (mean, last) = errors(metrics["rolling"], "mae")
-    plain = client.metrics(PLAIN)["rolling"]["mae"]
-    show(console, f"{metrics['samples']:8,} {error:9.1f} {mean:13.1f} {last:12.1f} {plain:23.1f}")
-
-
-def _last_rows(console: Console, client: Client, rows: Sequence[Row]) -> None:
-    show(console, "\nPredictions of the last rows, after they were learned (POST predict):")
-    for answer in client.predict_file(MODEL, as_csv(rows)):
-        for score, row in zip(answer.scores, rows, strict=True):
-            show(console, f"  predicted {score:7.1f} Wh   actual {float(row[TARGET]):7.1f} Wh")
-
-
-def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> None:
-    run(flags(__doc__ or "", 8_000).parse_args(arguments), console or Console())
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> Result:
+    return start(__doc__ or "", 8_000, run, arguments, console)
 
 
 if __name__ == "__main__":
