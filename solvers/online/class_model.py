@@ -50,6 +50,10 @@ class KnownClasses:
         """One more class. It has the state of a class that had been known from the start."""
         raise NotImplementedError
 
+    def _rows_of_piece(self) -> int:
+        """How many of the next rows are learned at once."""
+        return _PIECE
+
     def _learn_known(
         self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
@@ -100,7 +104,7 @@ class KnownClasses:
                 self.places[batch.classes[int(rest.labels[0])]] = len(self.places)
                 class_ids = self.class_ids_of(rest)
                 new = np.flatnonzero((class_ids < 0) & (rest.weights > 0.0))
-            end = int(new[0]) if len(new) else len(rest)
+            end = min(int(new[0]) if len(new) else len(rest), self._rows_of_piece())
             outcome = self._outcome(rest[:end], class_ids[:end], is_met)
             outcomes.append(outcome)
             done += end

@@ -8,11 +8,12 @@ has had yet takes those of column 0. It learns each batch first, and what spline
 rows alone (nonlinear/spline_columns.py) is shared by all classes.
 
 With many classes their own members take most of the time, and the shared ones predict most of what
-can be predicted. So before the row that brings class number FULL + 1, all portfolios of a preset
-drop the members of presets.DROPPED, and the new class is a copy that never had them.
+can be predicted. So from the row that brings class number FULL + 1 on, the portfolios of a preset
+drop the members of presets.DROPPED: a new class at once, one of the others before each row, the
+portfolio for classes that no row has had last. All of them in one row would make that row long.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, cast
 
@@ -45,7 +46,7 @@ class PortfolioClasses(OneVsRest):
         self,
         make: Callable[[], Portfolio],
         make_scorers: Callable[[], list[ClassScorer]],
-        dropped: Collection[str],
+        dropped: frozenset[str],
     ) -> None:
         super().__init__(make)
         self._dropped = dropped
@@ -55,28 +56,45 @@ class PortfolioClasses(OneVsRest):
         """(n, 1 + K, S): scores of the shared members, while rows are learned."""
 
     def _add_class(self) -> None:
-        if len(self.learners) == FULL and self._dropped:
-            self._drop()
         super()._add_class()
         for scorer in self.scorers:
             scorer.add_class()
+        if len(self.learners) > FULL:
+            self._drop_from(self.learners[-1])
 
     def _copy_of_rest(self) -> Learner:
         return deepcopy(self.none_of_them)
 
     def _join(self, learner: Learner, first: Learner) -> None:
-        """See OneVsRest."""
-        cast(Portfolio, learner).share_columns(cast(Portfolio, first))
+        """See OneVsRest. A class without the dropped members has nothing to share."""
+        one, rest = cast(Portfolio, learner), cast(Portfolio, first)
+        if one.names != [name for name in rest.names if name not in self._dropped]:
+            one.share_columns(rest)
 
-    def _drop(self) -> None:
-        """Drop the members that the portfolios of many classes do not have."""
-        for one in (self.none_of_them, *self.learners):
-            portfolio = cast(Portfolio, one)
-            portfolio.drop([name for name in portfolio.names if name in self._dropped])
+    def _drop_from(self, learner: Learner) -> None:
+        """Drop the members that the portfolio of one class among many does not have."""
+        portfolio = cast(Portfolio, learner)
+        portfolio.drop([name for name in portfolio.names if name in self._dropped])
+
+    def _drops(self) -> bool:
+        """Whether there are many classes, and some portfolios still have all members."""
+        rest = cast(Portfolio, self.none_of_them)
+        return len(self.learners) > FULL and not self._dropped.isdisjoint(rest.names)
+
+    def _rows_of_piece(self) -> int:
+        return 1 if self._drops() else super()._rows_of_piece()
 
     def _learn_known(
         self, batch: Batch, class_ids: Ints, is_met: bool
     ) -> tuple[Floats, Floats, Flags, Flags]:
+        if self._drops() and batch.weights[0] > 0.0:
+            # The last one computes what splines share.
+            full = next(
+                one
+                for one in (*self.learners, self.none_of_them)
+                if not self._dropped.isdisjoint(cast(Portfolio, one).names)
+            )
+            self._drop_from(full)
         scores = [scorer.learn(batch, class_ids, is_met) for scorer in self.scorers]
         self._given = np.stack(scores, axis=-1)
         result = super()._learn_known(batch, class_ids, is_met)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,7 +156,7 @@ def names_of_classes(learner):
 
 
 @pytest.mark.parametrize("members", ["fast", "full"])
-def test_portfolios_of_many_classes_drop_members_at_the_row_with_one_class_too_many(members):
+def test_portfolios_of_many_classes_drop_members_one_portfolio_a_row(members):
     rows = many_classes()
     first = 1 + int(np.flatnonzero(rows.labels == FULL)[0])
     learner = of_many(members)
@@ -163,12 +164,18 @@ def test_portfolios_of_many_classes_drop_members_at_the_row_with_one_class_too_m
     assert len(learner.classes) == FULL
     full = names_of_classes(learner)
     assert all(names == full[0] for names in full) and set(full[0]) & DROPPED
-    learner.learn(rows[first - 1 : first])
-    fewer = names_of_classes(learner)
-    assert len(fewer) == FULL + 2
     kept = [name for name in full[0] if name not in DROPPED]
-    assert all(names == kept for names in fewer)
     assert {"prior", "newton-row", "net", "stack"} <= set(kept)
+    for row in range(FULL + 1):
+        assert names_of_classes(learner)[0] == full[0]
+        unweighted = replace(rows[first + row : first + row + 1], weights=np.zeros(1))
+        learner.learn(unweighted)
+        learner.learn(rows[first + row - 1 : first + row])
+        _, *classes = names_of_classes(learner)
+        full_classes = [names == full[0] for names in classes]
+        # The oldest classes first; new classes never have the members.
+        assert full_classes.index(False) == 0 and sum(full_classes) == max(0, FULL - 1 - row)
+    assert all(names == kept for names in names_of_classes(learner))
 
 
 def test_a_list_of_members_keeps_all_of_them_with_many_classes():
