@@ -6,7 +6,7 @@ from dualstream.solvers import resolve_spec
 from load_tests.regression import ours
 from load_tests.regression.runs import Errors
 from load_tests.regression.standings import BASELINES, Standing, baselines
-from load_tests.regression.tables import PURPOSES, behind, worse
+from load_tests.regression.tables import PURPOSES, losses, worse
 
 Y = np.array([1.0, 3.0, 2.0, 6.0])
 
@@ -47,8 +47,10 @@ def test_streams_are_listed_where_others_or_ten_win():
     )
     assert won.ratios("full") == (1.0 / 1.01, 2.0)
     assert lost.ratios() == (1.6, 2.0)
-    assert behind([won, lost]) == (
-        "- **lost**: river_lr, MAE of `full` 100% larger (1 / 2 against 2 / 2).\n"
+    assert losses([won, lost]) == (
+        "- **won**, RMSE: vw 1; `full` 2.\n"
+        "- **lost**, MAE: river_lr 1; `full` 2.\n"
+        "- **lost**, RMSE: vw 1; `full` 2.\n"
     )
     assert worse([won, lost]) == "- **lost**: MAE 25% larger (2 / 2 against 1.6 / 2).\n"
-    assert behind([won]) == "- none.\n"
+    assert losses([]) == "- none.\n"

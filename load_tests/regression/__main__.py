@@ -21,6 +21,7 @@ from load_tests.regression.text import (
     ALONE,
     CAVEATS,
     HEAD,
+    LOSSES,
     MEMBERS,
     PLOT,
     RULE,
@@ -54,12 +55,13 @@ def main() -> None:
     )
     parts = (
         head,
+        LOSSES.format(losses=tables.losses(both), worse=tables.worse(both)),
         RULE,
         MEMBERS.format(seen=len(standings), unseen=len(new)) + tables.members(standings, new),
         ADDED,
         TRIED + tables.tried(standings, new),
         TRIED_MORE,
-        STREAMS.format(machine=processors(), behind=tables.behind(both), worse=tables.worse(both)),
+        STREAMS.format(machine=processors()),
         PLOT,
         plots.ratios(standings, new, "ratios"),
         SEEN.format(count=len(standings)),

@@ -12,7 +12,8 @@ from load_tests.regression.data import Floats, as_batch
 from load_tests.regression.peers import NAMES, Kept
 from load_tests.regression.runs import Errors, load
 
-BASELINES = ("running mean", "last y")
+LAST = "last y"
+BASELINES = ("running mean", LAST)
 OTHERS = (*NAMES, *BASELINES)
 CLOSE = 1.02
 WARM_UP = 50

@@ -9,9 +9,10 @@ import numpy as np
 from load_tests.markdown import table
 from load_tests.regression import ours
 from load_tests.regression.runs import Errors
-from load_tests.regression.standings import CLOSE, OTHERS, Standing, mean_ratio
+from load_tests.regression.standings import CLOSE, LAST, OTHERS, Standing, mean_ratio
 
 PRESETS = ("full", "ten")
+RELATIVE = "relative MAE, `full`, best of the others"
 PURPOSES = {
     "mean": ("mean", "-", "the mean", "nothing to learn (stocks)"),
     "last": ("last", "-", "the last target", "random walks (water, trump)"),
@@ -159,15 +160,17 @@ def _alone(standings: Sequence[Standing]) -> str:
     return textwrap.fill(text, 100) + "\n"
 
 
-def behind(standings: Sequence[Standing]) -> str:
-    """The streams on which another learner has a smaller MAE than `full` by more than 2 %."""
+def losses(standings: Sequence[Standing]) -> str:
+    """The learners with a smaller MAE or RMSE than `full`, however small the difference."""
     lines = []
     for s in standings:
-        ratio = s.ratios("full")[0]
-        if ratio > CLOSE:
-            best = s.best()
-            pairs = f"{pair(s.others[best])} against {pair(s.full)}"
-            lines.append(f"- **{s.name}**: {best}, MAE of `full` {ratio - 1:.0%} larger ({pairs}).")
+        for measure in ("mae", "rmse"):
+            mine = getattr(s.full, measure)
+            others = sorted((getattr(one, measure), name) for name, one in s.others.items())
+            cells = [f"{name} {number(error)}" for error, name in others if error < mine]
+            if cells:
+                text = f"{', '.join(cells)}; `full` {number(mine)}"
+                lines.append(f"- **{s.name}**, {measure.upper()}: {text}.")
     return "\n".join(lines or ["- none."]) + "\n"
 
 
@@ -199,16 +202,23 @@ def overview(standings: Sequence[Standing]) -> str:
                 f"{pair(s.alone[alone])} {alone}",
                 f"{pair(s.others[best])} {best}",
                 *ratios,
+                pair(s.others[LAST]),
+                ", ".join(f"{relative(s, one):.2f}" for one in (s.full, s.others[best])),
                 f"{s.us[1]:.0f}, {s.us[0]:.0f}",
                 ", ".join(f"{name} {s.shares[name]:.0%}" for name in top),
             )
         )
     heads = (
         "stream", "rows", "columns", "**full**", "**ten**", "best member of `ten` alone",
-        "best of the others", "ratio, `full`", "ratio, `ten`", "us a row, `full`, `ten`",
-        "largest shares of `ten` at the end",
+        "best of the others", "ratio, `full`", "ratio, `ten`", LAST, RELATIVE,
+        "us a row, `full`, `ten`", "largest shares of `ten` at the end",
     )  # fmt: skip
     return table(heads, lines)
+
+
+def relative(s: Standing, errors: Errors) -> float:
+    """MAE divided by that of the last target."""
+    return errors.mae / s.others[LAST].mae
 
 
 def everything(standings: Sequence[Standing]) -> str:
