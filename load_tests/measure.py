@@ -128,3 +128,9 @@ def processors() -> str:
         if line.startswith("model name")
     ]
     return f"{len(names)} x {names[0]}"
+
+
+def machines(before: str) -> str:
+    """The machines of stored figures, this one among them."""
+    here = processors()
+    return before if here in before else f"{before} and {here}"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch
+from load_tests.records import moa
 from load_tests.streams import comparison, peer_comparison, peer_figures
 from load_tests.streams.cases import turned
 from load_tests.streams.compared import (
@@ -163,8 +164,8 @@ def test_streams_where_a_peer_is_ahead_are_listed():
     result["mnist"] = {"full": full, "eight": full, "vw": peer}
     part = full.errors_until(1000)
     assert comparison.ahead(result) == (
-        f"- **mnist**: vw by {part - peer.errors:.2f} points on the first 1,000 rows "
-        f"({peer.errors:.2f} against {part:.2f}).\n"
+        f"- **mnist**: vw {peer.errors:.2f} (`full` {part:.2f} on the same 1,000 rows); "
+        f"`full` {full.errors:.2f}.\n"
     )
 
 
@@ -183,11 +184,11 @@ def test_recovery_is_counted_from_the_block_in_which_labels_turn():
 
 def test_kept_figures_are_of_known_streams_and_peers_and_consistent():
     kept = peer_comparison.kept()
-    assert set(kept.versions) == set(peer_comparison.PACKAGES)
+    assert set(kept.versions) == {*peer_comparison.PACKAGES, *moa.VERSION}
     assert set(kept.figures) == set(kept.digests) == set(all_streams())
     assert set(ORDER) == {peer for family in FAMILIES.values() for peer in family}
     for figures in kept.figures.values():
-        assert set(figures) <= set(ORDER)
+        assert set(figures) - set(ORDER) == set(comparison.OURS)
         longest = max(one.rows for one in figures.values())
         for one in figures.values():
             assert one.rows == longest or one.rows % BLOCK == 0

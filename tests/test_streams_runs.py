@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from load_tests.streams.cases import kappa_temporal, last_known
+from load_tests.streams.cases import kappa_temporal, newest_labels
 from load_tests.streams.prequential import Peer, scores
 from load_tests.streams.runs import Run
 
@@ -56,7 +56,7 @@ def test_rolling_mistakes_are_over_the_last_blocks_alone():
 
 def test_kappa_temporal_compares_with_the_last_known_label():
     labels = np.array([1.0, 1.0, -1.0, 1.0])
-    assert last_known(labels, 0).tolist() == [0.0, 1.0, 1.0, -1.0]
-    assert last_known(labels, 1).tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert newest_labels(labels, 0).tolist() == [0.0, 1.0, 1.0, -1.0]
+    assert newest_labels(labels, 1).tolist() == [0.0, 0.0, 1.0, 1.0]
     assert kappa_temporal(15.0, 60.0) == 0.75
     assert kappa_temporal(60.0, 60.0) == 0.0

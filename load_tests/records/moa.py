@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from dualstream.solvers import Batch
+from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
 from load_tests.records.stored import LimitError
 
@@ -17,10 +20,12 @@ LEARNERS: Mapping[str, str] = MappingProxyType(
         "moa_arf_30": "(meta.AdaptiveRandomForest -s 30)",
         "moa_leveraging_bag": "meta.LeveragingBag",
         "moa_sgbt": "meta.StreamingGradientBoostedTrees",
+        "moa_srp_30": "(meta.StreamingRandomPatches -s 30)",
+        "moa_srp_10": "(meta.StreamingRandomPatches -s 10)",
     }
 )
 """Adaptive random forest with 30 trees; leveraging bagging and streaming gradient boosted trees
-with the defaults."""
+with the defaults; streaming random patches with 30 and with 10 trees."""
 VERSION = {"MOA": "24.07 (the jar of capymoa 0.15.1)"}
 JAR = "MOA_JAR"
 """The environment variable with the path of moa.jar; the package capymoa contains one."""
@@ -35,19 +40,30 @@ def errors(learner: str, batch: Batch) -> tuple[float, float]:
 
     Raises LimitError at a limit, KeyError without MOA_JAR, CalledProcessError if Java fails.
     """
+    predicted, seconds = scores(learner, batch)
+    wrong = (predicted > 0.0) != (batch.labels > 0.0)
+    return 100.0 * float(wrong.mean()), 1e6 * seconds / len(batch)
+
+
+def scores(learner: str, batch: Batch, seconds: float = -1.0) -> tuple[Floats, float]:
+    """The class predicted for each row, -1 or 1, and the seconds of CPU, as for `errors`.
+
+    There are fewer predictions than rows if `seconds` of CPU, when positive, were not enough.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        rows, dump = Path(folder) / "rows.arff", Path(folder) / "dump.csv"
+        rows, dump, classes = (Path(folder) / name for name in ("rows.arff", "dump", "classes"))
         write_arff(batch, rows)
         task = (
             f"EvaluatePrequential -l {LEARNERS[learner]} -s (ArffFileStream -f {rows})"
-            f" -e BasicClassificationPerformanceEvaluator -f {len(batch)} -q {len(batch)} -d {dump}"
+            f" -e BasicClassificationPerformanceEvaluator -f {len(batch)} -q {len(batch)}"
+            f" -t {seconds:.0f} -d {dump} -o {classes}"
         )
         run_java(["-cp", os.environ[JAR], "moa.DoTask", task])
         with dump.open() as lines:
-            last = list(csv.DictReader(lines))[-1]
-    correct = float(last["classifications correct (percent)"])
-    seconds = float(last["evaluation time (cpu seconds)"])
-    return 100.0 - correct, 1e6 * seconds / len(batch)
+            whole = list(csv.DictReader(lines))
+        used = float(whole[-1]["evaluation time (cpu seconds)"]) if whole else seconds
+        predicted = np.loadtxt(classes, delimiter=",", usecols=0, ndmin=1)
+    return np.where(predicted > 0.0, 1.0, -1.0), used
 
 
 def run_java(arguments: list[str]) -> None:

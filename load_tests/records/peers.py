@@ -14,7 +14,7 @@ import numpy as np
 
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Floats
-from load_tests.measure import processors
+from load_tests.measure import machines
 from load_tests.paper_tables import data
 from load_tests.records import moa, stored
 from load_tests.records.files import CLASSES, NUMBERS, Numbers
@@ -25,7 +25,10 @@ from load_tests.streams.retrained import EARLY, EVERY, OPTIONS, TREES, Predict
 
 PACKAGES = ("lightgbm", "river", "numpy")
 NEWEST = 5000
-OF_CLASSES = ("lightgbm", "lightgbm_5000", "lightgbm_last", "river_arf", *moa.LEARNERS)
+OF_CLASSES = (
+    "lightgbm", "lightgbm_5000", "lightgbm_last", "river_arf",
+    "moa_arf_30", "moa_srp_30", "moa_leveraging_bag", "moa_sgbt",
+)  # fmt: skip
 OF_NUMBERS: Mapping[str, tuple[int | None, bool]] = MappingProxyType(
     {
         "lightgbm": (None, False),
@@ -43,7 +46,7 @@ Runs = Mapping[str, Callable[[], tuple[float, ...]]]
 def main() -> None:
     records = stored.read()
     records["versions"] = {package: version(package) for package in PACKAGES} | moa.VERSION
-    records["machine"] = processors()
+    records["machine"] = machines(records["machine"])
     for name, read in CLASSES.items():
         batch = read()
         runs = {peer: partial(of_classes, peer, batch) for peer in OF_CLASSES}

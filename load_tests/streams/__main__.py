@@ -1,8 +1,10 @@
-"""python -m load_tests.streams [--all-peers] [--linear-peers] writes docs/internals/streams.md.
+"""python -m load_tests.streams [--page] [--all-peers] [--linear-peers]: docs/internals/streams.md.
 
-It also writes the plots, and the table of docs/guides/nonlinear.md. The peers' figures come from
+It also writes the plots, and the tables of docs/guides/nonlinear.md. The peers' figures come from
 comparison.json and peers.json. --all-peers measures the figures that comparison.json lacks.
---linear-peers runs the linear peers that .cache does not have, and writes peers.json.
+--linear-peers runs the linear peers that .cache does not have, and writes peers.json. Whatever has
+times of our models is measured again: the comparison, the members and flat rows. --page leaves that
+out.
 """
 
 import platform
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 
 from dualstream import solvers
 from load_tests.markdown import DOCS
-from load_tests.measure import processors
+from load_tests.sections import section
 from load_tests.streams import (
     comparison,
     comparison_text as words,
@@ -40,6 +42,8 @@ from load_tests.streams.text import (
     THIRTEEN,
 )
 
+PAGE = DOCS / "internals/streams.md"
+
 
 def main() -> None:
     if "--all-peers" in sys.argv[1:]:
@@ -48,7 +52,10 @@ def main() -> None:
         from load_tests.streams.run_peers import measure
 
         measure()
-    all_models = of_all_models()
+    only_page = "--page" in sys.argv[1:]
+    if not only_page:
+        comparison.measure()
+    all_models = of_all_models(with_costs=not only_page)
     versions, peers = kept()
     golden = reference()
     thirteen = [standing(case, peers, golden) for case in PROTOCOL.values()]
@@ -64,23 +71,37 @@ def main() -> None:
         "### Inverted labels\n\n" + turned.section(peers),
         "### Late labels\n\n" + late.section(peers),
         "### Late labels of the default\n\n" + delayed.section(),
-        f"## {flat_rows.TITLE}\n\n" + flat_rows.section(),
+        f"## {flat_rows.TITLE}\n\n" + (kept_flat_rows() if only_page else flat_rows.section()),
     )
-    (DOCS / "internals/streams.md").write_text("\n".join(parts))
+    PAGE.write_text("\n".join(parts))
 
 
-def of_all_models() -> str:
-    """The comparison of all models; writes the guide's table from the same figures."""
-    peers = peer_comparison.kept()
-    results, sizes = comparison.measured(peers)
-    guide.write(results, sizes, processors())
+def kept_flat_rows() -> str:
+    """The section of the page, which has times."""
+    return section(PAGE.read_text(), flat_rows.TITLE).strip("\n") + "\n"
+
+
+def of_all_models(*, with_costs: bool) -> str:
+    """The comparison of all models; writes the guide's tables from the same figures."""
+    stored = peer_comparison.kept()
+    results = stored.figures
+    sizes, lasts = comparison.described(stored)
+    guide.write(results, sizes, stored.ours["machine"], with_costs=with_costs)
     seconds = peer_comparison.SECONDS
-    about = {"machine": peers.machine, "packages": listed(peers.versions)}
+    about = {
+        "ours": stored.ours["machine"],
+        "machine": stored.machine,
+        "packages": listed(stored.versions),
+    }
     return "".join(
         (
             words.AHEAD + comparison.ahead(results) + "\n",
-            words.OVERVIEW.format(seconds=seconds) + comparison.overview(results, sizes) + "\n",
+            words.AHEAD_IN_LOSS + comparison.ahead_in_log_loss(results) + "\n",
+            words.AHEAD_LATE + delayed.losses() + "\n",
+            words.OVERVIEW.format(seconds=seconds),
+            comparison.overview(results, sizes, lasts) + "\n",
             words.PEERS.format(**about),
+            words.TEMPORAL + comparison.temporal(results, lasts) + "\n",
             words.MEANS + comparison.means(results) + "\n",
             plots.cost(results) + "\n",
             words.STOPPED.format(seconds=seconds) + comparison.stopped(results) + "\n",

@@ -13,6 +13,7 @@ from load_tests.streams.data import FILES, libsvm as file, shuffled, stream
 
 FEW = ("vw", "vw_coin", "river_lr", "river_pa")
 """Peers for the cases that do not run all of them."""
+NEWEST_LABEL = "last known label"
 DELAYS = (0, 100, 1000)
 LATEST = max(DELAYS)
 TURN_BLOCK = 10
@@ -78,7 +79,7 @@ def last_label(rows: Batch) -> float:
     return 100.0 * float((rows.labels[1:] != rows.labels[:-1]).mean())
 
 
-def last_known(labels: Floats, delay: int) -> Floats:
+def newest_labels(labels: Floats, delay: int) -> Floats:
     """The last label that is known when each row arrives, 0 before the first one.
 
     The label of a row is known after the row that arrives `delay` rows later is scored.

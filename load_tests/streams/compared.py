@@ -10,6 +10,7 @@ from river import ensemble, forest, tree
 from dualstream.solvers import Batch
 from dualstream.solvers.jit import Floats
 from load_tests.paper_tables import data
+from load_tests.records import moa
 from load_tests.streams.cases import PROTOCOL, turned
 from load_tests.streams.figures import BLOCK
 from load_tests.streams.generators import GENERATORS, ROWS, as_numbers
@@ -121,6 +122,7 @@ FAMILIES: Mapping[str, Mapping[str, Pieces]] = MappingProxyType(
             "river_arf": _tree(lambda: forest.ARFClassifier(n_models=10, seed=1)),
             "river_srp": _tree(lambda: ensemble.SRPClassifier(n_models=10, seed=1)),
         },
+        "MOA": {"moa_srp_10": lambda batch: iter([moa.scores("moa_srp_10", batch)[0]])},
         "linear": {
             "river_lr": partial(by_rows, PEERS["river_lr"]),
             "river_pa": partial(by_rows, PEERS["river_pa"]),
@@ -131,9 +133,10 @@ FAMILIES: Mapping[str, Mapping[str, Pieces]] = MappingProxyType(
 ORDER = (
     "lightgbm", "lightgbm_5000", "vw", "vw_q", "vw_nn", "vw_boosting", "river_hat", "vw_coin",
     "vw_hinge", "river_lr", "river_pa", "sk_hinge_noscale", "river_amf", "river_arf", "river_srp",
+    "moa_srp_10",
 )  # fmt: skip
 """All peers in the order in which they are run: the slowest last."""
-NOT_WIDE = tuple(FAMILIES["River, trees"])
+NOT_WIDE = (*FAMILIES["River, trees"], *FAMILIES["MOA"])
 """Peers that do not run on streams of more than WIDE columns."""
 ONLY_WIDE = ("sk_hinge_noscale",)
 """A peer that is good on words only, and slow."""

@@ -1,24 +1,27 @@
 """Tables that compare `eight`, `fast` and `full` with the peers of comparison.json."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from dualstream import solvers
 from dualstream.solvers import Batch
 from load_tests.markdown import table
-from load_tests.streams.cases import turn
+from load_tests.measure import processors
+from load_tests.streams.cases import kappa_temporal, last_label, turn
 from load_tests.streams.compared import FAMILIES, FEW, FLIPPED, STREAMS, THINNED, all_streams
 from load_tests.streams.data import digest
 from load_tests.streams.figures import BLOCK, Figures
 from load_tests.streams.ours import learner
-from load_tests.streams.peer_comparison import Kept, Results
+from load_tests.streams.peer_comparison import Kept, Results, kept, write
 from load_tests.streams.standings import NEAR
 
 OURS = ("eight", "fast", "full")
-MARGINS = ("vw_hinge", "vw_boosting", "sk_hinge_noscale")
+MARGINS = ("vw_hinge", "vw_boosting", "sk_hinge_noscale", "moa_srp_10")
 """Their scores are not log odds."""
 SHOWN = ("full", "fast", "eight", *FEW)
 """Learners of the tables after the first."""
@@ -31,25 +34,37 @@ BLOCKS_AFTER = 6
 
 Sizes = Mapping[str, tuple[int, int]]
 """Stream -> rows and columns."""
+LastLabels = Mapping[str, float]
+"""Stream -> percent of errors of the last label."""
 
 
-def measured(peers: Kept) -> tuple[Results, Sizes]:
-    """The figures of our models, measured now, with those of the peers.
-
-    Raises ValueError if the rows of a stream are not those of the peers' figures.
-    """
-    results: Results = {}
-    sizes = {}
+def measure() -> None:
+    """Measure our models again and write comparison.json."""
+    stored = kept()
     for members in OURS:
         of_ours(members, STREAMS[WARM_UP]())
+    for name, batch in batches(stored):
+        stored.figures[name] |= {members: of_ours(members, batch) for members in OURS}
+    ours = {"identity": solvers.numeric_identity(), "machine": processors()}
+    write(replace(stored, ours=ours))
+
+
+def described(stored: Kept) -> tuple[Sizes, LastLabels]:
+    """What the tables say of the streams. Raises ValueError as `batches`."""
+    sizes, lasts = {}, {}
+    for name, batch in batches(stored):
+        sizes[name] = (len(batch), batch.dim)
+        lasts[name] = last_label(batch)
+    return sizes, lasts
+
+
+def batches(stored: Kept) -> Iterator[tuple[str, Batch]]:
+    """The streams. Raises ValueError if the rows of one are not those of its figures."""
     for name, read in all_streams().items():
         batch = read()
-        if digest(batch) != peers.digests[name]:
+        if digest(batch) != stored.digests[name]:
             raise ValueError(f"the rows of {name} have changed: run with --all-peers")
-        sizes[name] = (len(batch), batch.dim)
-        ours = {members: of_ours(members, batch) for members in OURS}
-        results[name] = ours | peers.figures[name]
-    return results, sizes
+        yield name, batch
 
 
 def of_ours(members: str, batch: Batch) -> Figures:
@@ -83,20 +98,46 @@ def gap(figures: Mapping[str, Figures], peer: str) -> float:
 
 
 def ahead(results: Results) -> str:
-    """The streams on which a peer is more than NEAR points ahead of `full`."""
+    """The peers with fewer errors than `full`, by stream, however small the difference."""
     lines = []
     for stream in STREAMS:
         figures = results[stream]
-        gaps = {peer: gap(figures, peer) for peer in peers_in(results) if peer in figures}
-        for peer in sorted((peer for peer in gaps if gaps[peer] > NEAR), key=lambda p: -gaps[p]):
-            rows = figures[peer].rows
-            part = "" if rows == figures["full"].rows else f" on the first {rows:,} rows"
-            errors = f"{figures[peer].errors:.2f} against {figures['full'].errors_until(rows):.2f}"
-            lines.append(f"- **{stream}**: {peer} by {gaps[peer]:.2f} points{part} ({errors}).")
+        better = [
+            peer for peer in peers_in(results) if peer in figures and gap(figures, peer) > 0.0
+        ]
+        cells = [partly(figures, peer) for peer in sorted(better, key=lambda p: -gap(figures, p))]
+        if cells:
+            lines.append(
+                f"- **{stream}**: {', '.join(cells)}; `full` {figures['full'].errors:.2f}."
+            )
     return "\n".join(lines or ["- nowhere."]) + "\n"
 
 
-def overview(results: Results, sizes: Sizes) -> str:
+def partly(figures: Mapping[str, Figures], peer: str) -> str:
+    """A peer's errors; if it was stopped, with those of `full` on the same rows."""
+    one, full = figures[peer], figures["full"]
+    text = f"{peer} {one.errors:.2f}"
+    if one.rows == full.rows:
+        return text
+    return f"{text} (`full` {full.errors_until(one.rows):.2f} on the same {one.rows:,} rows)"
+
+
+def ahead_in_log_loss(results: Results) -> str:
+    """The peers that finished a stream with a smaller log-loss than `full`."""
+    lines = []
+    for stream in STREAMS:
+        figures = finished(results[stream], ("full", *peers_in(results)))
+        full = figures["full"].log_loss
+        losses = sorted(
+            (one.log_loss, peer) for peer, one in figures.items() if peer not in MARGINS
+        )
+        cells = [f"{peer} {loss:.3f}" for loss, peer in losses if loss < full]
+        if cells:
+            lines.append(f"- **{stream}**: {', '.join(cells)}; `full` {full:.3f}.")
+    return "\n".join(lines or ["- nowhere."]) + "\n"
+
+
+def overview(results: Results, sizes: Sizes, lasts: LastLabels) -> str:
     """Our models and the best peer of each family, on each stream."""
     lines = []
     for stream in STREAMS:
@@ -106,8 +147,27 @@ def overview(results: Results, sizes: Sizes) -> str:
         least = min((f"{figures[name].errors:.2f}" for name in names if name), key=float)
         cells = [cell(figures, name, f"{figures[name].errors:.2f}" == least) if name else "-"
                  for name in names]  # fmt: skip
-        lines.append((stream, *(f"{size:,}" for size in sizes[stream]), *cells))
-    return table(("stream", "rows", "columns", *(f"`{name}`" for name in OURS), *FAMILIES), lines)
+        about = (*(f"{size:,}" for size in sizes[stream]), f"{lasts[stream]:.2f}")
+        lines.append((stream, *about, *cells))
+    ours = (f"`{name}`" for name in OURS)
+    return table(("stream", "rows", "columns", "last label", *ours, *FAMILIES), lines)
+
+
+def temporal(results: Results, lasts: LastLabels) -> str:
+    """Kappa-temporal of each learner that finished the stream, the largest in bold."""
+    names = [name for name in (*SHOWN, *FAMILIES["MOA"]) if name in (*OURS, *peers_in(results))]
+    lines = []
+    for stream in STREAMS:
+        done = finished(results[stream], names)
+        cells = {
+            name: f"{kappa_temporal(one.errors, lasts[stream]):.3f}" for name, one in done.items()
+        }
+        most = max(cells.values(), key=float)
+        shown = [f"**{most}**" if cells.get(name) == most else cells.get(name, "-")
+                 for name in names]  # fmt: skip
+        lines.append((stream, f"{lasts[stream]:.2f}", *shown))
+    heads = (f"`{name}`" if name in OURS else name for name in names)
+    return table(("stream", "last label", *heads), lines)
 
 
 def best_of(figures: Mapping[str, Figures], family: Iterable[str]) -> str | None:

@@ -19,6 +19,7 @@ from dualstream.solvers.jit import Floats
 from load_tests.markdown import table
 from load_tests.regression import data as numbers
 from load_tests.regression.peers import RIVER
+from load_tests.streams.cases import NEWEST_LABEL, newest_labels
 from load_tests.streams.compared import RiverTree, all_streams
 from load_tests.streams.peers import PEERS
 from load_tests.streams.prequential import Peer, scores
@@ -113,7 +114,7 @@ def measured(name: str, runs_peers: bool) -> dict[str, dict[str, tuple[float, fl
     """Figures of one stream, over the rows after the first label."""
     is_number = name in NUMBERS
     stream = numbers.load(name) if is_number else None
-    batch = all_streams()[name]() if stream is None else numbers.as_batch(stream)
+    batch = rows_of(name) if stream is None else numbers.as_batch(stream)
     delays = [delay for delay in DELAYS if delay + 1_000 <= len(batch)]
     train = of_numbers if is_number else of_classes
     by_trees = retrained(batch, delays, train) if runs_peers else {}
@@ -129,6 +130,17 @@ def measured(name: str, runs_peers: bool) -> dict[str, dict[str, tuple[float, fl
         }
         print(name, delay, results[str(delay)], flush=True)
     return results
+
+
+def rows_of(name: str) -> Batch:
+    return numbers.as_batch(numbers.load(name)) if name in NUMBERS else all_streams()[name]()
+
+
+def of_newest_label(name: str, labels: Floats, delay: int) -> tuple[float, float]:
+    """Figures of the label, or target, of the newest row whose label is known."""
+    end = min(len(labels), delay + ROWS)
+    figures = _errors if name in NUMBERS else _mistakes
+    return figures(newest_labels(labels[:end], delay)[delay:], labels[delay:end])
 
 
 def _ours(batch: Batch, is_number: bool, delay: int) -> dict[str, Floats]:
@@ -180,8 +192,8 @@ The default, `full`, by the same protocol: the first {ROWS:,} rows after the fir
 counted. **waiting** rows are [remembered](../guides/late-labels.md) and keep what the members
 served. **learn**: the labels are sent to `learn` with their rows, so the members are weighted as if
 they were immediate. `lightgbm` is trained on all labels so far, every {EVERY} rows; `river_lr` and
-`river_hat` are River's LogisticRegression and HoeffdingAdaptiveTreeClassifier. Percentage of
-errors, log-loss.
+`river_hat` are River's LogisticRegression and HoeffdingAdaptiveTreeClassifier. The *last known
+label* is that of the newest row learned. Percentage of errors, log-loss.
 
 Where **waiting** loses to **learn**, it is by at most a quarter of a point: 0.21 points where all
 labels are inverted before the first one is known, and 0.09 on phishing, 10,000 rows late. Its
@@ -214,14 +226,39 @@ def section() -> str:
     return "\n".join([*parts, OF_NUMBERS, _table(results, NUMBERS), RERUN])
 
 
+def losses() -> str:
+    """The peers, and the last known label, that are ahead of the default, by stream and delay."""
+    lines = []
+    for name, delays in kept().items():
+        digits, labels = ".4g" if name in NUMBERS else ".2f", rows_of(name).labels
+        for delay, runs in delays.items():
+            mine = runs[OURS[0]][0]
+            others = {learner: one[0] for learner, one in runs.items() if learner not in OURS}
+            others[NEWEST_LABEL] = of_newest_label(name, labels, int(delay))[0]
+            better = sorted((error, learner) for learner, error in others.items() if error < mine)
+            cells = [f"{learner} {error:{digits}}" for error, learner in better]
+            if cells:
+                late = f"{int(delay):,} rows late" if int(delay) else "on time"
+                lines.append(f"- **{name}**, {late}: {', '.join(cells)}; `full` {mine:{digits}}.")
+    return "\n".join(lines) + "\n"
+
+
+def _title(learner: str) -> str:
+    return f"**{learner}**" if learner in OURS else learner
+
+
 def _table(results: Results, streams: Sequence[str]) -> str:
     lines = []
     for name in streams:
+        is_number, labels = name in NUMBERS, rows_of(name).labels
         for delay, runs in results.get(name, {}).items():
-            least = min(figures[0] for figures in runs.values())
-            cells = [_cell(runs[learner], least, name in NUMBERS) for learner in LEARNERS]
+            last = of_newest_label(name, labels, int(delay))
+            least = min(last[0], *(figures[0] for figures in runs.values()))
+            cells = [_cell(runs[learner], least, is_number) for learner in LEARNERS]
+            baseline = _cell(last, least, is_number)
+            cells.append(baseline if is_number else baseline.partition(",")[0])
             lines.append((name, f"{int(delay):,}", *cells))
-    return table(("stream", "late", *(f"**{name}**" for name in OURS), *LEARNERS[2:]), lines)
+    return table(("stream", "late", *map(_title, LEARNERS), NEWEST_LABEL), lines)
 
 
 def _cell(figures: Sequence[float], least: float, is_number: bool) -> str:

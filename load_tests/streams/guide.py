@@ -13,8 +13,9 @@ ABOUT = """\
 Percentage of rows predicted wrong, each before it is learned, nothing tuned; mean log-loss in
 brackets. At most the first 20,000 rows. Times are CPU time to score and learn a row in bulk, of
 `eight`, `fast` and `full`, on {machine}. *Best peer* is the best of LightGBM trained every 500
-rows, Vowpal Wabbit, River's trees and forests, and linear models, picked for each stream with
-hindsight: see [Classification streams](../internals/streams.md#comparison-of-all-models).
+rows, Vowpal Wabbit, River's trees and forests, streaming random patches of MOA, and linear models,
+picked for each stream with hindsight: see [Classification
+streams](../internals/streams.md#comparison-of-all-models).
 Written by `DUALSTREAM_DATA=... python -m load_tests.streams`.
 """
 COSTS = """\
@@ -24,12 +25,13 @@ their columns. A server adds the cost of requests: see [Sizing](../operate/sizin
 TIMED = ("elec2", "RandomRBF", "phishing", "a9a", "mnist")
 
 
-def write(results: Results, sizes: Sizes, machine: str) -> None:
+def write(results: Results, sizes: Sizes, machine: str, *, with_costs: bool) -> None:
+    """Without costs the times of the members, which are measured here, stay as they are."""
     text = GUIDE.read_text()
-    sections = {
-        "Cost of a row": COSTS.format(machine=machine) + "\n" + costs(results, sizes),
-        "Errors of classes": ABOUT.format(machine=machine) + "\n" + classes(results, sizes),
-    }
+    about = ABOUT.format(machine=machine)
+    sections = {"Errors of classes": about + "\n" + classes(results, sizes)}
+    if with_costs:
+        sections["Cost of a row"] = COSTS.format(machine=machine) + "\n" + costs(results, sizes)
     for title, body in sections.items():
         text = with_section(text, title, body.splitlines())
     GUIDE.write_text(text)

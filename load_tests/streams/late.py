@@ -3,7 +3,15 @@
 from collections.abc import Callable
 
 from load_tests.markdown import table
-from load_tests.streams.cases import DELAYS, FEW, LATE, LATEST
+from load_tests.streams.cases import (
+    DELAYS,
+    FEW,
+    LATE,
+    LATEST,
+    NEWEST_LABEL,
+    block_of,
+    newest_labels,
+)
 from load_tests.streams.ours import OURS, our_run
 from load_tests.streams.peer_figures import Runs
 from load_tests.streams.runs import Run
@@ -12,7 +20,8 @@ ABOUT = """\
 A row is scored when it arrives, and learned after the row that arrives *late* rows later is
 scored. The first score counts; the last rows are never learned. Percentage of errors, in brackets
 the cost of the delay in points, and log-loss; the fewest errors are in bold. Where neighbouring
-labels mostly agree, as in elec2, the learners that follow them fastest lose most.
+labels mostly agree, as in elec2, the learners that follow them fastest lose most. The *last known
+label* is that of the newest row learned.
 """
 FROM_THE_LATEST = f"""\
 The first rows meet an untrained learner, whose score 0 counts as positive. Percentage of errors
@@ -32,7 +41,8 @@ def runs(key: tuple[str, int], peers: Runs) -> dict[str, Run]:
     case = LATE[key]
     batch = case.read()
     ours = {name: our_run(case, batch, spec) for name, spec in OURS.items()}
-    return ours | {peer: peers[case.name][peer] for peer in FEW}
+    last = Run.of(newest_labels(batch.labels, case.delay), batch.labels, block_of(case, len(batch)))
+    return ours | {peer: peers[case.name][peer] for peer in FEW} | {NEWEST_LABEL: last}
 
 
 def later(run: Run) -> float:
@@ -49,7 +59,8 @@ def of_all(results: Results, mistakes: Callable[[Run], float], show_loss: bool) 
             share = f"**{least:.2f}**" if mistakes(run) == least else f"{mistakes(run):.2f}"
             cost = mistakes(run) - mistakes(results[name, DELAYS[0]][learner])
             points = f" ({cost:+.2f})" if delay else ""
-            loss = f", {run.log_loss:.3f}" if show_loss else ""
+            has_loss = show_loss and learner != NEWEST_LABEL
+            loss = f", {run.log_loss:.3f}" if has_loss else ""
             cells.append(f"{share}{points}{loss}")
         lines.append((name, f"{delay:,}", *cells))
-    return table(("stream", "late", *(f"**{name}**" for name in OURS), *FEW), lines)
+    return table(("stream", "late", *(f"**{name}**" for name in OURS), *FEW, NEWEST_LABEL), lines)

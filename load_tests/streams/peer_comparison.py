@@ -2,7 +2,8 @@
 
 `python -m load_tests.streams.peer_comparison [peer ...]` measures those of some peers, or all.
 A figure is measured if the file does not have it. Delete a peer's figures there after a change of
-its options, and all of them on another machine, as times are compared.
+its options, and all of them on another machine, as times are compared. MOA needs MOA_JAR. The file
+has the figures of our models, too, which `python -m load_tests.streams` measures.
 """
 
 import json
@@ -17,7 +18,8 @@ import numpy as np
 import sklearn
 
 from dualstream.solvers import Batch
-from load_tests.measure import processors
+from load_tests.measure import machines
+from load_tests.records import moa
 from load_tests.streams import compared
 from load_tests.streams.data import digest
 from load_tests.streams.figures import BLOCK, Figures
@@ -37,6 +39,9 @@ class Kept:
 
     versions: Mapping[str, str]
     machine: str
+    """Of the peers' figures."""
+    ours: Mapping[str, str]
+    """Numeric identity and machine of our models' figures."""
     digests: Mapping[str, str]
     """Of the rows of each stream."""
     figures: Results
@@ -48,7 +53,7 @@ def kept() -> Kept:
         stream: {peer: Figures.read(one) for peer, one in peers.items()}
         for stream, peers in stored["figures"].items()
     }
-    return Kept(stored["versions"], stored["machine"], stored["digests"], figures)
+    return Kept(**stored | {"figures": figures})
 
 
 def measure(peers: Iterable[str] = compared.ORDER) -> None:
@@ -64,17 +69,23 @@ def measure(peers: Iterable[str] = compared.ORDER) -> None:
         name: before.figures.get(name, {}) if before.digests.get(name) == digests[name] else {}
         for name in batches
     }
+    versions = {package: version(package) for package in PACKAGES} | moa.VERSION
+    now = Kept(versions, machines(before.machine), before.ours, digests, figures)
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
         for peer in peers:
             for name, batch in sorted(batches.items(), key=lambda item: item[1].nnz):
                 if peer in compared.peers_of(name, batch.dim) and peer not in figures[name]:
                     figures[name][peer] = run(peer, batch)
                     print(name, peer, figures[name][peer], flush=True)
-                    write(digests, figures)
+                    write(now)
 
 
 def run(peer: str, batch: Batch, seconds: float = SECONDS) -> Figures:
     """Figures of a peer on the rows that it scores in this CPU time; whole blocks."""
+    if peer in moa.LEARNERS:
+        scores, used = moa.scores(peer, batch, seconds)
+        rows = len(scores) if len(scores) == len(batch) else len(scores) // BLOCK * BLOCK
+        return Figures.of(scores[:rows], batch.labels[:rows], used * rows / len(scores))
     began = time.process_time()
     parts = []
     rows = 0
@@ -86,10 +97,9 @@ def run(peer: str, batch: Batch, seconds: float = SECONDS) -> Figures:
     return Figures.of(np.concatenate(parts), batch.labels[:rows], time.process_time() - began)
 
 
-def write(digests: Mapping[str, str], figures: Results) -> None:
-    versions = {package: version(package) for package in PACKAGES}
-    head = {"versions": versions, "machine": processors(), "digests": digests}
-    lines = [f"{json.dumps(name)}: {{\n{_body(peers)}\n}}" for name, peers in figures.items()]
+def write(kept: Kept) -> None:
+    head = {name: value for name, value in vars(kept).items() if name != "figures"}
+    lines = [f"{json.dumps(name)}: {{\n{_body(one)}\n}}" for name, one in kept.figures.items()]
     text = ",\n".join(lines)
     KEPT.write_text(f'{json.dumps(head)[:-1]},\n"figures": {{\n{text}\n}}}}\n')
 

@@ -26,7 +26,7 @@ OWN_CURVES = ("single", "eight")
 STYLES = ("-", "--", ":")
 
 
-FAMILY_COLOURS = ("tab:purple", "tab:blue", "tab:green", "tab:orange")
+FAMILY_COLOURS = ("tab:purple", "tab:blue", "tab:green", "tab:brown", "tab:orange")
 """Of the families of the comparison, in their order."""
 LABEL_RIGHT, LABEL_WIDTH, LABEL_HEIGHT = 0.1, 0.45, 1.0
 """Place and size of a label in the plot of costs: in powers of ten, and in percent."""

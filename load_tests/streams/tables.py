@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from load_tests.markdown import table
+from load_tests.streams.cases import kappa_temporal
 from load_tests.streams.ours import OURS
 from load_tests.streams.standings import NEAR, Standing, best_log_loss, score
+
+KAPPA_OF = "eight"
 
 
 def learners(standings: Sequence[Standing]) -> list[str]:
@@ -49,11 +52,18 @@ def overview(standings: Sequence[Standing], reference: Mapping[str, Any]) -> str
                 f"{figures[s.best][0]:.2f} ± {s.best_error:.2f} {marked(s, s.best)}",
                 *((f"{tuned[1]:.2f} {tuned[0]}" if tuned else "",) if reference else ()),
                 f"{s.last_label:.2f}",
+                ", ".join(kappas(s)),
             )
         )
     heads = ("stream", "rows", *map(bold, OURS), "best peer")
     heads += ("best tuned peer †",) if reference else ()
-    return table((*heads, "the last label"), lines)
+    return table((*heads, "the last label", f"Kappa-temporal, {KAPPA_OF}, best peer"), lines)
+
+
+def kappas(s: Standing) -> list[str]:
+    """Kappa-temporal of KAPPA_OF and of the best peer."""
+    figures = s.figures()
+    return [f"{kappa_temporal(figures[name][0], s.last_label):.2f}" for name in (KAPPA_OF, s.best)]
 
 
 def marked(s: Standing, name: str) -> str:
