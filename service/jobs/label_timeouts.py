@@ -67,7 +67,8 @@ class DefaultLabels:
         seen: bytes | None = None
         while True:
             due = await self._journal.overdue(waiting.model, waiting.incarnation, BATCH_ROWS)
-            self._registry.counters.saw_expired(due.expired)
+            if due.expired:
+                self._registry.counters.saw_expired(waiting.model, due.expired)
             if not due.rows or due.rows[0].key == seen:
                 if due.expired == 0 or due.rows:
                     return

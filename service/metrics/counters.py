@@ -18,6 +18,7 @@ BY_MODEL = {
     "refused_rows": "Rows refused before the journal, because they are malformed.",
     "forks": "Replicas discarded because the journal does not lead on from them.",
     "lost_records": "Records applied in this process that the store has lost since.",
+    "remembered_expired": "Rows that expired while they waited for their labels.",
     "refits": "Refits computed in this process whose result was applied.",
     "refits_unused": "Refits started in this process whose result was not applied.",
 }
@@ -63,8 +64,6 @@ class ProcessCounts:
         self._evictions = counter("model_evictions", "Models evicted from memory.")
         text = "Time from a remembered prediction to its label, for labels learned in this process."
         self._label_delays = histogram("label_delay_seconds", text, _DELAY_S)
-        text = "Rows that expired while they waited for their labels."
-        self._expired = counter("remembered_expired", text)
         self._default_labels = counter("default_labels", "Default labels journalled.")
         text = "Late labels journalled that replaced others."
         self._revised_labels = counter("revised_labels", text)
@@ -127,8 +126,8 @@ class ProcessCounts:
         """Labels that this process learned for waiting rows, and the sum of their delays."""
         return self._delays_of.get(model, (0, 0.0))
 
-    def saw_expired(self, rows: int) -> None:
-        self._expired.inc(rows)
+    def saw_expired(self, model: str, rows: int) -> None:
+        self._count("remembered_expired", model, rows)
 
     def saw_revised(self, labels: int) -> None:
         self._revised_labels.inc(labels)

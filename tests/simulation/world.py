@@ -128,7 +128,7 @@ class Telemetry:
     def saw_waiting(self, rows: dict[str, int]) -> None:
         pass
 
-    def saw_expired(self, rows: int) -> None:
+    def saw_expired(self, model: str, rows: int) -> None:
         pass
 
     def saw_default_labels(self, rows: int) -> None:

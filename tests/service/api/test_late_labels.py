@@ -386,7 +386,7 @@ def test_an_expired_row_is_shown_from_an_unknown_one(serve):
     client = serve(remember_s=4)  # and known to have expired for as long again
     client.put("/models/m", json=SPEC)
     remember(client, "a", "b")
-    wait_until(lambda: "expired_total 2.0" in client.get("/metrics").text)
+    wait_until(lambda: 'remembered_expired_total{model="m"} 2.0' in client.get("/metrics").text)
     assert_problem(label(client, ("a", 1)), 410, "expired-sample")
     got = assert_problem(label(client, ("x", 1), ("b", 1)), 422, "invalid-rows")
     assert [error["index"] for error in got["errors"]] == [0, 1]

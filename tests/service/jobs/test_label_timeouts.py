@@ -28,7 +28,7 @@ class Registry:
 
     counters = Fake(
         saw_waiting=lambda rows: None,
-        saw_expired=lambda rows: None,
+        saw_expired=lambda model, rows: None,
         saw_default_labels=lambda rows: None,
     )
 
