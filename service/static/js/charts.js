@@ -5,7 +5,7 @@ import { h, svg } from "./dom.js";
 import { ago, clock, count, number, percent, share, zone } from "./format.js";
 
 // Intervals of time ticks in seconds.
-const STEPS_S = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400];
+const STEPS_S = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400, 172800, 604800, 2592000];
 // Newest markers that are shown, so that the keyboard reaches what comes after the chart.
 const MARKERS = 30;
 const SIGNS = { drift: ["▼", "▲"], guard: ["!", "!"], rollback: ["↶", "↶"], version: ["◆", "◆"], promotion: ["★", "★"], other: ["•", "•"] };

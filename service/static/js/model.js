@@ -74,7 +74,7 @@ export async function showModel(root, id, tab, signal, ready) {
   let seq = view.seq;
   const live = { id, spec, rows: view.samples, lastAt: null, isPaused: Boolean(view.paused), link: "connecting", isLoaded: true, hasNotice: true };
   // Rows learned at the last events: [seconds, rows].
-  let arrivals = [];
+  let arrivals = [[Date.now() / 1000, view.samples]];
 
   const refreshTab = (name) => Promise.all(({
     features: [inside],
@@ -106,7 +106,7 @@ export async function showModel(root, id, tab, signal, ready) {
     const now = Date.now() / 1000;
     arrivals = arrivals.filter(([at], k) => now - at <= RATE_S || k === arrivals.length - 1);
     const [first, last] = [arrivals[0], arrivals.at(-1)];
-    live.perSecond = arrivals.length < 2 ? null : now - last[0] < RATE_S && last[1] > first[1] ? (last[1] - first[1]) / Math.max(1, now - first[0]) : 0;
+    live.perSecond = last && now - last[0] < RATE_S && last[1] > first[1] ? (last[1] - first[1]) / Math.max(1, now - first[0]) : 0;
     head.show(live);
     tiles.showRate(live);
     const isEmpty = !live.rows && !live.isPaused;
@@ -119,10 +119,7 @@ export async function showModel(root, id, tab, signal, ready) {
     stale = true;
     live.link = "open";
     const isPaused = Boolean(event.paused);
-    if (event.samples > live.rows) {
-      if (!arrivals.length) arrivals.push([now - 0.5, live.rows]);
-      live.lastAt = now;
-    }
+    if (event.samples > live.rows) live.lastAt = now;
     if (event.samples < live.rows) arrivals = [];
     arrivals.push([now, event.samples]);
     // Of a paused model rows take a seq, too.
@@ -149,8 +146,8 @@ export async function showModel(root, id, tab, signal, ready) {
   async function measure() {
     if (document.hidden) return;
     scrapes.add(await scrape(signal));
-    const { lost, forks, lagS, refusedRatio, lostLabels } = scrapes.models().get(id) ?? {};
-    Object.assign(live, { lost, forks, lagS, refusedRatio, lostLabels });
+    const { lost, forks, lagS, refusedRatio, lostLabels, expired } = scrapes.models().get(id) ?? {};
+    Object.assign(live, { lost, forks, lagS, refusedRatio, lostLabels, expired });
     showStatus();
   }
 

@@ -2,7 +2,7 @@
 
 import { call, modelPath, request, showError } from "./api.js";
 import { breakable, choice, h, right, svg, table, tile } from "./dom.js";
-import { compared, errorOf, nameOf, recent } from "./errors.js";
+import { compared, errorOf, labelOf, nameOf, recent } from "./errors.js";
 import { hrefOf } from "./names.js";
 import { bytes, count, duration, number, percent, rate } from "./format.js";
 import { Scrapes, scrape } from "./scrape.js";
@@ -258,9 +258,12 @@ class Card {
     this.isLoaded = model.isLoaded;
     // The same error as on the page of the model: that of the last 1,000 rows.
     if (!Number.isFinite(model.error)) return;
-    const { isRegression, rows: learned, error, baseline } = model;
-    const what = nameOf(isRegression);
-    this.error.replaceChildren(h("strong", {}, figure(model, error)), ` ${what} of the last ${count(Math.min(learned, 1000))} rows`,
+    const { isRegression, rows: learned, error, baseline, baselineName } = model;
+    const which = `${nameOf(isRegression)} of the last ${count(Math.min(learned, 1000))} rows`;
+    const baselines = Number.isFinite(baseline) ? [{ label: labelOf(baselineName), value: baseline }] : [];
+    this.said = `${which} ${figure(model, error)}, ${compared({ isRegression, value: error, baselines, show: isRegression ? number : percent })}`;
+    this.plot.firstChild?.setAttribute("aria-label", this.said);
+    this.error.replaceChildren(h("strong", {}, figure(model, error)), ` ${which}`,
       Number.isFinite(baseline) ? h("span", { class: "quiet" }, `best baseline ${figure(model, baseline)}`) : "");
   }
 
@@ -282,7 +285,7 @@ class Card {
     const curve = (read) => recent(points, read).map((value, k) => [points[k].rows, value]);
     const own = curve((view) => errorOf(view).value);
     const base = curve((view) => errorOf(view).baselines.find((one) => one.id === best)?.value);
-    this.plot.replaceChildren(sparkline(own, base, `${nameOf(now.isRegression)} ${now.show(now.value)} since start, ${compared(now)}`));
+    this.plot.replaceChildren(sparkline(own, base, this.said ?? nameOf(now.isRegression)));
   }
 }
 

@@ -6,13 +6,13 @@ import { Problem, request } from "./api.js";
 const SHOWN = new Set(
   ("samples_total last_record_timestamp_seconds model_paused quarantined_records rolling_error_ratio rolling_absolute_error " +
     "rolling_baseline_error_ratio rolling_baseline_absolute_error rolling_auc column_drift gap_ratio decision_cost " +
-    "interval_recent_coverage refused_rows_total forks_total lost_records_total history_lost_labels_total replica_lag_seconds " +
+    "interval_recent_coverage refused_rows_total forks_total lost_records_total history_lost_labels_total remembered_expired_total replica_lag_seconds " +
     "models models_bytes models_budget_bytes store_available request_duration_seconds_bucket group_rows_sum").split(" "),
 );
 // Families with one number of a model, by the name that status.js gives it.
 const NUMBERS = {
   lastAt: "last_record_timestamp_seconds", quarantined: "quarantined_records", auc: "rolling_auc", gapRatio: "gap_ratio",
-  forks: "forks_total", lost: "lost_records_total", lagS: "replica_lag_seconds",
+  forks: "forks_total", lost: "lost_records_total", lagS: "replica_lag_seconds", expired: "remembered_expired_total",
 };
 const RATE_S = 10;
 const ANSWERS_S = 60;
@@ -67,7 +67,7 @@ export class Scrapes {
   perSecond(name, labels = {}) {
     const last = this.kept.at(-1);
     const seen = this.kept
-      .filter((one) => last.at - one.at <= RATE_S)
+      .filter((one, k) => last.at - one.at <= RATE_S || k >= this.kept.length - 2) // a slow server is scraped less often
       .map((one) => ({ at: one.at, value: sum(one.families, name, labels) }))
       .filter((one) => one.value !== null);
     if (seen.length < 2) return null;

@@ -38,6 +38,8 @@ const CHECKS = [
     `${plural(lostLabels, "late label")} came after the history had dropped the key: a larger table keeps more keys.` },
   { kind: "note", link: ["versions", "See its changes"], read: ({ forks }) => forks > 0 &&
     `The journal contradicted a worker ${forks === 1 ? "once" : `${count(forks)} times`} since the server started; the model was loaded again.` },
+  { kind: "note", read: ({ expired }) => expired > 0 &&
+    `${plural(expired, "predicted row")} expired without a label since the server started: REMEMBER_S says how long rows wait.` },
   { kind: "note", link: ["settings", "Refit"], read: ({ gapRatio, rows }) => rows >= ENOUGH_ROWS && gapRatio >= WIDE_GAP &&
     `The certificate is wide: the objective may be ${percent(Math.min(1, gapRatio))} above the optimum.` },
 ];
@@ -87,8 +89,8 @@ function stateOf({ isStoreAway, unreadable, isLoaded, isPaused, perSecond, lastA
   if (!isLoaded) return { kind: "idle", text: "not in memory" };
   if (perSecond > 0) return { kind: "good", text: `learning ${rate(perSecond)} rows/s` };
   if (!rows) return { kind: "idle", text: "waiting for rows" };
-  // A rate takes two measurements.
-  if (perSecond == null && Date.now() / 1000 - lastAt < LEARNING_S) return { kind: "good", text: "learning" };
+  // A rate takes two measurements, and rows between them.
+  if (lastAt != null && Date.now() / 1000 - lastAt < LEARNING_S) return { kind: "good", text: "learning" };
   return { kind: "idle", text: lastAt == null ? "no rows now" : `idle, last row ${ago(lastAt)}`, since: lastAt };
 }
 
