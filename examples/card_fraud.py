@@ -26,6 +26,7 @@ from rich.console import Console
 
 from dualstream.client import Client
 from examples.common import (
+    POINTS,
     Reports,
     Result,
     Row,
@@ -196,10 +197,8 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         f"{len(payments):,} payments, {options.data or 'generated'}; "
         f"{frauds / len(payments):.1%} are fraud; labels arrive {DELAY.days} days later",
     )
-    chart, reports = (
-        Chart("Card fraud", "payments", "average precision, last 1,000"),
-        Reports(len(payments)),
-    )
+    chart = Chart("Card fraud", "payments", "average precision, last 1,000")
+    points, reports = Reports(len(payments), POINTS), Reports(len(payments))
     with connected(options.url, console) as client:
         client.create(MODEL, SPEC | {"history": HISTORY}, replace=True)
         client.create(PLAIN, SPEC, replace=True)
@@ -209,6 +208,8 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         for block in blocks(payments, PER_REQUEST):
             bank.take(block)
             done = len(bank.alerts)
+            if not points.is_due(done):
+                continue
             metrics = [client.metrics(model) for model in (MODEL, PLAIN)]
             precisions = [one["rolling"]["average_precision"] for one in metrics]
             # Both are null before the labels of both classes have come.

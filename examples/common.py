@@ -23,7 +23,7 @@ Row = dict[str, Any]
 """A row as people have it: columns by name, the label among them."""
 R = TypeVar("R")
 
-REPORTS = 8
+REPORTS, POINTS = 8, 80
 MIN_ROWS = 200
 ROLLING = 1_000
 
@@ -183,13 +183,13 @@ def by_day(rows: Sequence[Row], time: str = "at") -> Iterator[list[Row]]:
 
 
 class Reports:
-    """True eight times in a stream, at equal distances."""
+    """Due at equal distances of a stream, eight times by default."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows, self._reported = rows, 0
+    def __init__(self, rows: int, parts: int = REPORTS) -> None:
+        self._rows, self._parts, self._reported = rows, parts, 0
 
     def is_due(self, done: int) -> bool:
-        due = REPORTS * done // self._rows
+        due = self._parts * done // self._rows
         is_due = due > self._reported
         self._reported = max(due, self._reported)
         return is_due

@@ -17,6 +17,7 @@ import argparse
 import heapq
 import math
 import random
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
@@ -164,11 +165,11 @@ class Promises:
         self._errors: list[float] = []
 
     def margin(self) -> float:
-        errors = sorted(self._errors)
+        errors = self._errors
         return errors[int((1.0 - MISSED) * len(errors))] if errors else 15.0
 
     def learn(self, row: Row, predicted: float) -> None:
-        self._errors.append(float(row[LABEL]) - predicted)
+        insort(self._errors, float(row[LABEL]) - predicted)
         self.baseline.learn(row)
 
 

@@ -23,6 +23,7 @@ from rich.console import Console
 
 from dualstream.client import Client
 from examples.common import (
+    POINTS,
     Reports,
     Result,
     Row,
@@ -152,10 +153,8 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         f"{len(rows):,} rows of {pumps} pumps, {options.data or 'generated'}; {share:.1%} precede "
         f"a failure by at most {DELAY.days} days",
     )
-    chart, reports = (
-        Chart("Predictive maintenance", "rows", "average precision"),
-        Reports(len(rows)),
-    )
+    chart = Chart("Predictive maintenance", "rows", "average precision, last 1,000")
+    points, reports = Reports(len(rows), POINTS), Reports(len(rows))
     with connected(options.url, console) as client:
         client.create(MODEL, SPEC | {"history": HISTORY}, replace=True)
         client.create(PLAIN, SPEC, replace=True)
@@ -164,9 +163,11 @@ def run(options: argparse.Namespace, console: Console) -> Result:
         show(console, "    rows   labels   with history   without")
         for done, block in enumerate(blocks(rows, PUMPS), 1):
             workshop.take(block)
+            sent = min(done * PUMPS, len(rows))
+            if not points.is_due(sent):
+                continue
             rolling = [client.metrics(model)["rolling"] for model in (MODEL, PLAIN)]
             precisions = [one["average_precision"] for one in rolling]
-            sent = min(done * PUMPS, len(rows))
             if None not in precisions:
                 chart.add(sent, Dualstream=precisions[0], without_history=precisions[1])
             if reports.is_due(sent):

@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-from dualstream.client import Client
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.shell import run_script
 
@@ -50,21 +49,13 @@ class Shell:
         self.server = ServerProcess(self.store)
 
     def run(self, script: str, folder: Path) -> tuple[list[dict], str]:
-        """The objects that came back, and all that was said. Models are deleted afterwards."""
+        """The objects that came back, and all that was said. Models stay: pages share none."""
         script = script.replace("curl -s", "curl -sf -w '\\n'")
         script = script.replace("localhost:8000", self.server.url.removeprefix("http://"))
         env = {"DUALSTREAM_STORE": self.store, "DUALSTREAM_URL": self.server.url}
         env["PYTHONPATH"] = str(ROOT)
         env["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        try:
-            done = run_script(script, folder, env, ("-e", "-o", "pipefail"))
-        finally:
-            self.forget()
+        done = run_script(script, folder, env, ("-e", "-o", "pipefail"))
         assert done.returncode == 0, done.stdout + done.stderr
         got = [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
         return got, done.stdout
-
-    def forget(self) -> None:
-        with Client(self.server.url) as client:
-            for model in client.models():
-                client.delete(model.id)

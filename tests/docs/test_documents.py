@@ -1,7 +1,7 @@
 """Every command of README.md and docs/ runs as written and prints what the text says.
 
-A document's commands run in their order, in a folder of their own, against a server that has no
-models. A block is left out by `<!-- not run: REASON -->` in the line above it.
+A document's commands run in their order, in a folder of their own, against a server with the models
+of the documents before it. A block is left out by `<!-- not run: REASON -->` in the line above it.
 """
 
 import ast

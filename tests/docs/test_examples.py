@@ -22,15 +22,15 @@ from tests.docs.documents import DOCUMENTS, ROOT, session
 many_rows = pytest.mark.skipif(DISABLED, reason="too many rows without a compiler")
 # Rows of each run; the examples take several times as many.
 ROWS = {
-    "clicks": 3000,
+    "clicks": 2000,
     "card_fraud": 4000,
-    "tickets": 1200,
-    "maintenance": 3200,
+    "tickets": 1500,
+    "maintenance": 2800,
     "demand": 2000,
-    "bids": 1500,
+    "bids": 1200,
     "churn": 2400,
-    "moderation": 2500,
-    "delivery": 1500,
+    "moderation": 2000,
+    "delivery": 1000,
     "house_power": 2000,
 }
 # What the report says besides the result.
