@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from dualstream.solvers.spec.algorithms import ALGORITHMS
-from tests.browser.pages import ON_A_DESKTOP, card, create, learn, named, pill, samples
+from tests.browser.pages import ON_A_DESKTOP, card, named, pill
 
 VISITS = "visit_no,at,zip,price,subject,bought\n" + "".join(
     f"{n},2024-05-{1 + n % 28:02}T{n % 24:02}:00,0{2134 + n % 3},{'NA' if n % 7 == 0 else n / 2},"
@@ -155,6 +155,29 @@ def test_the_specification_is_checked_while_it_is_typed(page: Page, server, comp
         "hinge", 7, "hashed",
     )  # fmt: skip
 
+    # A copy has the specification and no rows.
+    page.get_by_role("button", name="Duplicate").click()
+    dialog = page.get_by_role("dialog", name=f"Duplicate {model}")
+    expect(dialog).to_contain_text("Rows, weights and versions are not copied")
+    named_copy = dialog.get_by_label("Name of the new model")
+    named_copy.fill(model)
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog).to_contain_text(f"There is a model {model}.")
+    named_copy.fill(f"{model}-2")
+    dialog.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=f"{model}-2")).to_be_visible()
+    expect(dialog).to_have_count(0)
+    assert server.get(f"/models/{model}-2").json()["spec"] == spec
+    expect(pill(page, "waiting for rows")).to_be_visible()
+    for button, status in (("Cancel", 200), ("Delete", 404)):
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("dialog").get_by_role("button", name=button).click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert server.get(f"/models/{model}-2").status_code == status
+    expect(page.locator("#notices")).to_contain_text(f"{model}-2 was deleted.")
+    # Requests that the deletion overtook.
+    complaints[:] = [text for text in complaints if "Failed to load resource" not in text]
+
     # A refusal stays when the pending check of the specification is done.
     page.goto("/#/new")
     name, error = page.get_by_label("Name", exact=True), page.locator("#name-error")
@@ -170,32 +193,3 @@ def test_the_specification_is_checked_while_it_is_typed(page: Page, server, comp
     expect(error).to_contain_text("this one has a space")
     expect(name).to_have_attribute("aria-invalid", "true")
     assert len(complaints) == 1 and "409" in complaints.pop()
-
-
-@ON_A_DESKTOP
-def test_a_model_is_duplicated_and_deleted(page: Page, server, complaints):
-    model = named(page, "first")
-    create(server, model, loss="hinge", features="hashed", strength=7)
-    learn(server, model, samples(20))
-    page.goto(f"/#/models/{model}")
-    page.get_by_role("button", name="Duplicate").click()
-    dialog = page.get_by_role("dialog", name=f"Duplicate {model}")
-    expect(dialog).to_contain_text("Rows, weights and versions are not copied")
-    dialog.get_by_label("Name of the new model").fill(model)
-    dialog.get_by_role("button", name="Create").click()
-    expect(dialog).to_contain_text(f"There is a model {model}.")
-    dialog.get_by_label("Name of the new model").fill(f"{model}-copy")
-    dialog.get_by_role("button", name="Create").click()
-    expect(page.get_by_role("heading", name=f"{model}-copy")).to_be_visible()
-    copy = server.get(f"/models/{model}-copy").json()
-    assert copy["samples"] == 0 and copy["spec"] == server.get(f"/models/{model}").json()["spec"]
-    expect(dialog).to_have_count(0)
-    for button, is_there in (("Cancel", True), ("Delete", False)):
-        page.get_by_role("button", name="Delete").click()
-        page.get_by_role("dialog").get_by_role("button", name=button).click()
-        expect(page.get_by_role("dialog")).to_have_count(0)
-        assert (server.get(f"/models/{model}-copy").status_code == 200) == is_there
-    expect(page.locator("#notices")).to_contain_text(f"{model}-copy was deleted.")
-    expect(page.get_by_role("link", name=model, exact=True)).to_be_visible()
-    # Requests that the deletion overtook.
-    complaints[:] = [text for text in complaints if "Failed to load resource" not in text]

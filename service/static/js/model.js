@@ -145,7 +145,9 @@ export async function showModel(root, id, tab, signal, ready) {
   const scrapes = new Scrapes();
   async function measure() {
     if (document.hidden) return;
-    scrapes.add(await scrape(signal));
+    const found = await scrape(signal).catch(() => null); // the page works without
+    if (found === null) return;
+    scrapes.add(found);
     const { lost, forks, lagS, refusedRatio, lostLabels, expired } = scrapes.models().get(id) ?? {};
     Object.assign(live, { lost, forks, lagS, refusedRatio, lostLabels, expired });
     showStatus();
@@ -162,9 +164,9 @@ export async function showModel(root, id, tab, signal, ready) {
       (plots.isCoarse ? reload() : refresh()).catch(showError);
     }, REFRESH_MS),
     setInterval(showStatus, 1000),
-    setInterval(() => measure().catch(showError), SCRAPE_MS),
+    setInterval(measure, SCRAPE_MS),
   ];
-  measure().catch(showError);
+  measure();
   signal.addEventListener("abort", () => timers.forEach(clearInterval));
   addEventListener("health", ({ detail }) => {
     live.isStoreAway = detail.isStoreAway;

@@ -91,7 +91,7 @@ function stateOf({ isStoreAway, unreadable, isLoaded, isPaused, perSecond, lastA
   if (!rows) return { kind: "idle", text: "waiting for rows" };
   // A rate takes two measurements, and rows between them.
   if (lastAt != null && Date.now() / 1000 - lastAt < LEARNING_S) return { kind: "good", text: "learning" };
-  return { kind: "idle", text: lastAt == null ? "no rows now" : `idle, last row ${ago(lastAt)}`, since: lastAt };
+  return { kind: "idle", text: lastAt == null ? "idle" : `idle, last row ${ago(lastAt)}`, since: lastAt };
 }
 
 export function pill({ kind, text, since }, attributes = {}) {
