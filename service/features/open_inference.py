@@ -2,13 +2,14 @@
 
 A model with indexed features has one input `x` of shape (n, dim). A model with hashed features has
 one input for each feature, of shape (n,) or (n, 1): numbers, booleans or strings, as data frames
-are sent. Outputs are those of POST /models/{id}/predict: `scores`, `labels`, `probabilities`, and
-`intervals` or `sets`, whose values are JSON texts.
+are sent. Outputs are those of POST /models/{id}/predict: `scores`, `labels`, `probabilities`,
+`alerts` and `thresholds`, and `intervals` or `sets`, whose values are JSON texts.
 Rows follow the rules of that route, except that one bad row refuses the request. Tensors are JSON
 or binary, see codecs/tensors.py.
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
@@ -62,6 +63,7 @@ _DATATYPES = {
 }
 """Datatype of a column by its type, for models with `columns`."""
 _EXAMPLE = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 0, 0.5]}]}
+_LARGEST = sys.float_info.max
 _BODY = {"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}}
 
 
@@ -102,7 +104,7 @@ async def read_model_metadata(model_id: str, request: Request) -> dict[str, Any]
         is_number = model.row_schema.task == "regression"
         outputs.append(_column("intervals" if is_number else "sets", "BYTES"))
     if model.replica.spec.get("alert_rate"):
-        outputs.append(_column("alerts", "BOOL"))
+        outputs += [_column("alerts", "BOOL"), _column("thresholds", "FP64")]
     features = model.replica.spec["features"]
     inputs: list[dict[str, Any]] = [_column(name, "FP64") for name in names]
     if (reader := model.row_schema.columns) is not None:
@@ -242,11 +244,21 @@ def _outputs(predicted: PredictedMany, kind: str | None) -> dict[str, tuple[str,
         tensors["probabilities"] = "FP64", list(predicted.probabilities)
     if predicted.alerts is not UNSET:
         tensors["alerts"] = "BOOL", list(predicted.alerts)
+    if predicted.thresholds is not UNSET:
+        tensors["thresholds"] = "FP64", _thresholds(predicted)
     for name in ("intervals", "sets"):
         values = getattr(predicted, name)
         if values is not UNSET:
             tensors[name] = "BYTES", [msgspec.json.encode(value).decode() for value in values]
     return tensors
+
+
+def _thresholds(predicted: PredictedMany) -> list[float]:
+    """Thresholds of alerts as numbers; instead of null one below, or above, all scores."""
+    assert predicted.alerts is not UNSET
+    assert predicted.thresholds is not UNSET
+    pairs = zip(predicted.alerts, predicted.thresholds, strict=True)
+    return [(-_LARGEST if alert else _LARGEST) if one is None else one for alert, one in pairs]
 
 
 def _text(label: Any) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dualstream.client import Client
+from dualstream.consume.predictions import _record
 from dualstream.service import cli
 from dualstream.solvers.evaluation.decisions.alerts import WARM_UP
 from tests.service.conftest import assert_problem
@@ -96,13 +98,18 @@ FIELDS = ("scores", "labels", "probabilities", "alerts", "thresholds")
 
 def test_open_inference_has_labels_and_alerts(trained):
     x, _ = rows_of(30, seed=2)
+    assert trained.put("/models/new", json=SPEC).status_code == 201
+    one = {"name": "x", "shape": [1, DIM], "datatype": "FP64", "data": [1.0] * DIM}
+    fresh = trained.post("/v2/models/new/infer", json={"inputs": [one]}).json()["outputs"]
+    first = {one["name"]: one["data"] for one in fresh}
+    assert first["alerts"] == [False] and first["thresholds"] == [sys.float_info.max]
     many = trained.post("/models/m/predict", json={"x": x}).json()
     flat = [value for row in x for value in row]
     tensor = {"name": "x", "shape": [30, DIM], "datatype": "FP64", "data": flat}
     answer = trained.post("/v2/models/m/infer", json={"inputs": [tensor]}).json()
     outputs = {one["name"]: one["data"] for one in answer["outputs"]}
     assert outputs["labels"] == many["labels"]
-    assert outputs["alerts"] == many["alerts"]
+    assert outputs["alerts"] == many["alerts"] and outputs["thresholds"] == many["thresholds"]
     listed = trained.get("/v2/models/m").json()["outputs"]
     assert {"name": "alerts", "datatype": "BOOL", "shape": [-1]} in listed
 
@@ -255,7 +262,7 @@ def test_wrong_fields_are_refused_with_their_names(client):
         assert field in problem["detail"]
 
 
-def test_python_client_has_the_fields(shared_server):
+def test_clients_commands_and_topics_have_the_fields(shared_server, tmp_path):
     with Client(shared_server.url) as client:
         client.create("decided", SPEC)
         x, y = rows_of(MANY)
@@ -267,6 +274,22 @@ def test_python_client_has_the_fields(shared_server):
         fields = many.fields_of_features()
         assert list(fields) == ["alert", "threshold"]
         assert fields["alert"][0] == one.alert and len(fields["threshold"]) == 9
+        lines = [",".join(map(str, row)) for row in x[:9]]
+        (tmp_path / "rows.csv").write_text("\n".join(["1,2,3,4,5", *lines]) + "\n")
+        command = ["predict", "decided", str(tmp_path / "rows.csv"), "--url", shared_server.url]
+        header, *printed = CliRunner().invoke(cli.app, command).output.splitlines()
+        assert header == "score,label,probability,alert,threshold" and len(printed) == 9
+        answers = [
+            json.loads(line)
+            for line in CliRunner().invoke(cli.app, [*command, "--json"]).output.splitlines()
+        ]
+        assert [{name: line[name] for name in fields} for line in answers] == [
+            dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)
+        ]
+        records = [_record(many, fields, row, b'"a"') for row in range(9)]
+        topic = [json.loads(record.value) for record in records]
+        assert [value["alert"] for value in topic] == fields["alert"]
+        assert [value["threshold"] for value in topic] == fields["threshold"]
         client.delete("decided")
 
 
