@@ -57,12 +57,18 @@ class ClassDecisions:
     def count(self, batch: Batch, outcome: Outcome, as_served: Floats | None = None) -> None:
         """Count decisions from before the rows were learned, in their order.
 
+        Begins again where metrics do.
+
         as_served  (n, 2) of rows with late labels, see `served`; NaN for others
         """
         if not batch.classes or outcome.class_losses is None or outcome.predicted is None:
             return  # observed rows alone
+        learned = ~outcome.rejected & (batch.weights > 0.0)
+        if outcome.relearned:
+            self._start()
+            learned[: outcome.relearned] = False
         decided = self._costs.decide_by_losses(outcome.class_losses, outcome.classes)
-        for row in np.flatnonzero(~outcome.rejected & (batch.weights > 0.0)).tolist():
+        for row in np.flatnonzero(learned).tolist():
             label = batch.classes[int(batch.labels[row])]
             if as_served is not None and not np.isnan(as_served[row, 0]):
                 chosen = self._classes_of(as_served[row].tolist(), outcome.classes)

@@ -32,7 +32,6 @@ class Decisions:
     """The decisions of a resolved specification with `costs`, `alert_rate` or both."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = spec
         self.costs: Mapping[str, float] | None = spec.get(COSTS)
         self.rate: float | None = spec.get(ALERT_RATE)
         self.cut = 0.0 if self.costs is None else _cut(**self.costs)
@@ -41,6 +40,9 @@ class Decisions:
         self._marks = self.rate is not None and SEGMENTS in spec
         """Are rows marked for other parts of the model's state?"""
         self._time = time_feature(spec)
+        self._start()
+
+    def _start(self) -> None:
         self._ring, self._alerted = np.zeros(a.RING), np.zeros(a.RING, np.uint8)
         self._ordered = np.zeros(a.RING)
         self._trend, self._times = np.zeros(1), np.zeros(a.LATEST)
@@ -49,9 +51,13 @@ class Decisions:
     def count(self, batch: Batch, outcome: Outcome, as_served: Floats = _NONE) -> None:
         """Decide rows by the scores from before they were learned, in their order.
 
+        Begins again where metrics do: a learner that started again had other scores.
+
         as_served  (n,) 1 or 0: whether rows with late labels alerted when they were served; NaN for
                    others, and if that is not known
         """
+        if outcome.relearned:
+            self._start()
         served = _NONE if batch.served is None else batch.served
         marks = np.full(len(batch) if self._marks else 0, UNMARKED, np.uint8)
         a.count_decisions(
@@ -66,6 +72,7 @@ class Decisions:
     def _kinds(self, batch: Batch, outcome: Outcome, as_served: Floats) -> Bytes:
         """What each row does (n,). Rows of weight 0, and rejected ones, do nothing."""
         learned = ~outcome.rejected & (batch.weights > 0.0)
+        learned[: outcome.relearned] = False
         kinds = np.where(learned, a.LEARNED, a.SKIPPED).astype(np.uint8)
         if batch.served is None:
             return kinds
@@ -74,6 +81,7 @@ class Decisions:
             kinds[learned & has_served] = a.LATE
         if outcome.observed is not None and len(as_served):
             kinds[outcome.observed & has_served & ~np.isnan(as_served)] = a.SERVED
+            kinds[: outcome.relearned] = a.SKIPPED
         return kinds
 
     @property
@@ -153,7 +161,7 @@ class Decisions:
 
         Raises CorruptState, and the object is unusable then.
         """
-        self.__init__(self._spec)  # type: ignore[misc]
+        self._start()
         if not state:
             return
         check_arrays(state, {"counts": (a.COUNTS,), "trend": (1,)})

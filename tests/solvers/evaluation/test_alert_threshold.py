@@ -260,6 +260,24 @@ COLUMNS = {
 }
 
 
+@pytest.mark.parametrize("field", [{"alert_rate": 0.1}, {"costs": {"false_positive": 2}}], ids=str)
+def test_a_learner_that_starts_again_takes_the_decisions_along(field):
+    rng = np.random.default_rng(4)
+    one, other = (Decisions(resolve_spec(field)) for _ in range(2))
+    follow(one, rng.normal(1e9, 1.0, 30))
+    scores, labels = rng.normal(size=60), rng.random(60) > 0.5
+    observed = np.arange(60) % 7 == 0
+    served = np.where(observed, scores, np.nan)
+    outcome = outcome_of(scores)
+    outcome.rejected, outcome.observed, outcome.relearned = observed, observed, 25
+    as_served = np.where(observed, 0.0, np.nan)
+    one.count(batch_of(labels, served=served), outcome, as_served)
+    other.count(batch_of(labels[25:], served=served[25:]), outcome[25:], as_served[25:])
+    states = one.state(), other.state()
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[1])
+    assert other.figures() == one.figures()
+
+
 def test_remembered_row_moves_the_threshold_once():
     one = decisions(0.1, **COLUMNS)
     served = batch_of(np.zeros(1, np.bool_), weights=np.zeros(1), served=np.array([3.0]))
