@@ -39,7 +39,7 @@ ALL, MISSING, OTHER = "(all)", "(missing)", "(other)"
 _LEAST_ROWS = 0.5
 """Weight up to which a segment has left the fading view."""
 _TRUE, _FALSE = "true", "false"
-_SHARED = {MISSING: k.MISSING, OTHER: k.OTHER}
+_SHARED = {MISSING: k.MISSING, OTHER: k.OTHER, ALL: k.OTHER}
 _TASKS = {"binary": k.BINARY, "regression": k.REGRESSION, "multiclass": k.MULTICLASS}
 _NONE, _NO_MARKS = np.empty(0), np.empty((0, 0), np.uint8)
 

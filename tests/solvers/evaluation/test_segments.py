@@ -241,7 +241,7 @@ def test_rates_are_of_the_marked_rows():
 def test_missing_indicator_tells_false_from_missing():
     spec = spec_of(missing_indicator=True, segments=["member", "country"])
     sums, learner = segments_of(spec), make_learner(spec)
-    rows = [["member"], ["member=missing", "country=(other)"], ["price", "country=missing"]]
+    rows = [["member"], ["member=missing", "country=(all)"], ["price", "country=missing"]]
     names = list(dict.fromkeys(name for row in rows for name in row))
     sums.add_names(list(zip(hash_names(names, BITS).tolist(), names, strict=True)), 1, 0)
     indices = [sorted(hash_names(row, BITS).tolist()) for row in rows]
