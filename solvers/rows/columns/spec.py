@@ -284,11 +284,24 @@ def _check_roles(columns: Spec) -> None:
         if name in dropped:
             raise InvalidSpec(field, name, "a column that is not ignored")
     for name, kind in columns["types"].items():
+        if "=" in name and (category := _category_before(name, columns["types"])):
+            allowed = f"left out, or renamed: values of the category `{category}` give such names"
+            raise InvalidSpec(_pointer(name), kind, allowed)
         owner, _, part = name.rpartition(".")
         if name in ignored or (owner and owner in dropped):
             raise InvalidSpec(_pointer(name), kind, "left out: this column is ignored")
         if part in parts_of(columns["types"].get(owner, "")):
             raise InvalidSpec(_pointer(name), kind, f"left out: it is a part of the time `{owner}`")
+
+
+def _category_before(name: str, types: Mapping[str, Any]) -> str | None:
+    """A category whose name and `=` are the beginning of this name.
+
+    The features of both columns can have one name: `c==x` is `c` with `=x`, and `c=` with `x`.
+    """
+    ends = [at for at, sign in enumerate(name) if sign == "="]
+    before = (name[:at] for at in ends)
+    return next((one for one in before if name_of(types.get(one, "")) == "category"), None)
 
 
 def _step(name: str) -> str:

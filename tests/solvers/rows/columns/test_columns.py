@@ -400,6 +400,8 @@ def test_columns_are_part_of_the_specification_and_not_of_the_learner():
         ({"columns": {}, "crosses": [["a", "y"]]}, "/crosses/0/1"),
         ({"columns": {}, "crosses": [["id", "a"]]}, "/crosses/0/0"),
         ({"columns": {"weight": "m.w"}, "crosses": [["a", "m.w"]]}, "/crosses/0/1"),
+        ({"columns": {"types": {"a": "category", "a=": "number"}}}, "/columns/types/a="),
+        ({"columns": {"types": {"a==b": "text", "a=": "category"}}}, "/columns/types/a==b"),
         ({"columns": {"types": {"a": "text"}}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
         ({"columns": {"types": {"a": "time"}}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
         ({"columns": {"ignore": ["a"]}, "crosses": [["a", "b"]]}, "/crosses/0/0"),
