@@ -127,8 +127,7 @@ class OnlineLearner(Contestant):
             predictions = self._of_classes(first, self._learner.predict_classes(batch))
         else:
             scores, parts = predict_waiting(self._learner, batch)
-            if parts is not None:
-                batch = replace(batch, served=scores, served_parts=parts)
+            batch = waiting(batch, scores, parts)
             predictions = self._of_scores(scores)
         self._waiting.append(batch)
         return predictions
@@ -161,6 +160,11 @@ class OnlineLearner(Contestant):
             return Predictions(scores)
         labels = np.where(scores >= 0.0, 1.0, -1.0)
         return Predictions(labels, self._learner.probabilities(scores), scores)
+
+
+def waiting(batch: Batch, scores: Floats, parts: Floats | None) -> Batch:
+    """Rows that wait for their labels, with what they keep: see predict_waiting."""
+    return batch if parts is None else replace(batch, served=scores, served_parts=parts)
 
 
 def chances_of(probabilities: Floats, index: Floats, wanted: Floats) -> Floats:

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dualstream.client import BadInput
 from dualstream.service.compare.baselines import baselines
-from dualstream.service.compare.contestants import Contestant, OnlineLearner
+from dualstream.service.compare.contestants import Contestant, OnlineLearner, waiting
 from dualstream.service.compare.file_rows import FileRows
 from dualstream.service.compare.frozen import Frozen
 from dualstream.service.compare.options import Options
@@ -16,6 +16,7 @@ from dualstream.service.compare.peers import PEERS, Peer, PeerRows, default_peer
 from dualstream.service.compare.run import Run
 from dualstream.service.compare.schedule import BLOCK, Schedule
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
+from dualstream.solvers.protocols.learner import predict_waiting
 
 NAME = "Dualstream"
 ENCODING = ("task", "labels", "features", "columns", "crosses", "history")
@@ -118,12 +119,17 @@ def _group_rows(run: Run) -> int:
     return min(BLOCK, max(1, int(lag / 100)))
 
 
-def _learning_s(spec: Mapping[str, Any], batch: Batch, group: int) -> float:
-    """Seconds a row to learn in groups, at most _TRIED_GROUPS of them."""
+def _row_s(spec: Mapping[str, Any], batch: Batch, group: int, is_delayed: bool) -> float:
+    """Seconds a row in groups, at most _TRIED_GROUPS of them; late ones are predicted, too."""
     learner, stop = make_learner(spec), min(len(batch), group * _TRIED_GROUPS)
     begin = time.perf_counter()
     for first in range(0, stop, group):
-        learner.learn(batch[first : min(first + group, stop)])
+        rows = batch[first : min(first + group, stop)]
+        if is_delayed and spec["task"] == "multiclass":
+            cast(Any, learner).predict_classes(rows)
+        elif is_delayed:
+            rows = waiting(rows, *predict_waiting(learner, rows))
+        learner.learn(rows)
     return (time.perf_counter() - begin) / stop
 
 
@@ -134,7 +140,8 @@ def estimate_s(run: Run) -> float:
     total = 0.0
     for one in run.contestants:
         if isinstance(one, OnlineLearner):
-            total += _learning_s(one.spec, batch, _group_rows(run)) * len(rows)
+            row_s = _row_s(one.spec, batch, _group_rows(run), schedule.is_delayed)
+            total += row_s * len(rows)
         elif isinstance(one, Peer):
             train_s, predict_s = one.try_on(count)
             windows = zip(schedule.retrainings, schedule.starts, strict=True)
