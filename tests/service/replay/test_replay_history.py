@@ -137,12 +137,17 @@ def test_late_labels_are_learned_as_the_new_groups_serve_their_rows(
 ):
     client = serve(store=store)
     label = (lambda n: f"class {n % 12}") if task == "multiclass" else (lambda n: n % 2)
+    intervals = {"intervals": {"coverage": [0.5, 0.8]}}
     for model, history in (("m", SPEC["history"]), ("other", CHANGED[case])):
-        create(client, model, history, task=task)
+        create(client, model, history, task=task, **intervals)
         send(client, model, late=True, label=label)
     result = replayed(store, "--set", f"history={json.dumps(CHANGED[case])}")
+    own = replayed(store)
+    for model, one in (("m", own), ("other", result)):
+        wanted = client.get(f"/models/{model}/metrics").json()["intervals"]
+        assert one["metrics"].pop("intervals") == wanted and wanted[0]["rows"] > 0
     assert got(result) == state(client, "other") != state(client)
-    assert got(replayed(store)) == state(client)
+    assert got(own) == state(client)
 
 
 @pytest.mark.parametrize("case", ["a group less", "groups of the other keys"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.service.features import ALL
+from dualstream.service.jobs.label_timeouts import DefaultLabels
 from dualstream.service.replay.replay import replay
 from dualstream.solvers import Batch, make_learner, resolve_spec
 from dualstream.solvers.evaluation.intervals.calibration import Calibration
@@ -284,13 +285,29 @@ def test_late_classes_count_with_the_set_that_was_served(serve, tmp_path, loss):
     assert digest(serve(store=store)) == digest(client)
 
 
-def test_revised_labels_count_once_and_default_labels_too(serve):
-    client = made(serve(), NUMBER, 100)
+def test_revised_labels_count_once_and_default_labels_too(serve, tmp_path):
+    store = f"sqlite:///{tmp_path / 'm.db'}"
+    client = made(serve(store=store), NUMBER, 100)
     remembered(client, "a", "b")
     label(client, "?revise=true", a=1.0)
     [first] = metrics(client)
     assert label(client, "?revise=true", a=2.0)["learned"] == 1
     assert metrics(client) == [first]
+    default = "&default_label=99&default_after_s=0.001"
+    (low, high) = remembered(client, "c", query=default)["intervals"][0]
+    learn(client, "regression", 100, 7)
+    [before] = metrics(client)
+    registry = client.app._registry
+    sweep = DefaultLabels(registry, registry.journal).sweep
+    while client.get("/models/m").json()["seq"] == 202:
+        client.portal.call(sweep)
+    [after] = metrics(client)
+    assert after["rows"] == before["rows"] + 1
+    covered = [round(one["coverage"] * one["rows"]) for one in (before, after)]
+    assert covered[0] == covered[1]
+    width = after["mean_width"] * after["rows"] - before["mean_width"] * before["rows"]
+    assert width == pytest.approx(high - low)
+    assert digest(serve(store=store)) == digest(client)
 
 
 def test_two_workers_agree_with_late_labels(serve, tmp_path):
