@@ -14,7 +14,7 @@ served (Hazan, Agarwal and Kale, "Logarithmic regret algorithms for online conve
     a <- 0.9997 a + c' h,  b <- 0.9997 b + c' (h w + g),  c' = min(c, 1);  both 0 at first.
 
 So the second rule must have been better as served, by 1.5 standard errors. Before any loss as
-served is known, w = w_0: 0.1 for classes, as the first rule is often too sure, 0 for numbers.
+served is known, w = w_0: 0.09 for classes, as the first rule is often too sure, 0 for numbers.
 
 Classes: g = (q_2 - q_1) / q, h = g^2, with q the probability of the label by the mixture, for a w
 of at most 0.9: one sure mistake of the second rule must not fix its share. Numbers, with
@@ -58,7 +58,7 @@ PRECISION, PULL = range(2)
 """a and b, the evidence for the second rule."""
 
 _FORGETTING, _SLOWNESS, _LEAST_AGE = 0.9997, 3.0, 0.4
-_ROWS_BEFORE, _SHARE_BEFORE, _ERRORS_BETTER = 10.0, 0.1, 1.5
+_ROWS_BEFORE, _SHARE_BEFORE, _ERRORS_BETTER = 10.0, 0.09, 1.5
 _MOST_SHARE, _MIN_PROBABILITY = 0.9, math.exp(-MAX_LOG_LOSS)
 
 

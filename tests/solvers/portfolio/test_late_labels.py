@@ -263,7 +263,7 @@ def test_prompt_labels_begin_no_second_rule():
         batch[:1], served=np.zeros(1), served_parts=learner.predict_waiting(batch[:1])[1]
     )
     learner.learn(served)
-    assert learner._late.share == pytest.approx(0.1)
+    assert learner._late.share == pytest.approx(0.09)
     numbers = made("regression")
     late_rows(numbers, rows_of("regression")[: DELAY + 4])
     assert numbers._late.share == 0.0
