@@ -58,7 +58,7 @@ FIRST = datetime(2024, 5, 6)
 SITES, DEVICES, SIZES = 10, ("phone", "desktop", "tv"), ("small", "large", "video")
 RISES_AFTER = 0.5
 
-read = records(times=["at"], numbers=[VALUE, MARKET])
+read = records(times=["at"], numbers=[VALUE, MARKET], others=["site", "device", "size"])
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

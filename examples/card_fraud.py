@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice
-from pathlib import Path
 
 from rich.console import Console
 
@@ -34,9 +33,9 @@ from examples.common import (
     blocks,
     connected,
     probabilities,
+    records,
     show,
     start,
-    table,
     taken,
 )
 from examples.pictures import Chart
@@ -94,10 +93,7 @@ class Card:
     terminals: list[int]
 
 
-def read(path: Path) -> Iterator[Row]:
-    """The payments of a CSV file."""
-    for row in table(path):
-        yield row | {"at": datetime.fromisoformat(row["at"]), "fraud": int(row["fraud"])}
+read = records(times=["at"], numbers=["fraud"], others=["tx", "card", "terminal", "amount"])
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

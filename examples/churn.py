@@ -53,7 +53,7 @@ SPEC = {
 MONTHS, DEARER_FROM = 12, 7
 PLANS = ("basic", "family", "pro")
 
-read = records(numbers=["month", *NUMBERS, LABEL])
+read = records(numbers=["month", *NUMBERS, LABEL], others=["customer", "plan"])
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

@@ -54,7 +54,7 @@ SITES, DEVICES, SLOTS = 12, ("phone", "tablet", "desktop"), ("top", "side", "fee
 RUNNING, NEW_A_DAY = 15, 5
 """Advertisements that run at a time, and those of them that are replaced each day."""
 
-read = records(times=["at"], numbers=[LABEL])
+read = records(times=["at"], numbers=[LABEL], others=CATEGORIES)
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from dualstream.client import Client, PredictedMany
 from dualstream.service.cli.demo.server_process import ServerProcess
-from examples.pictures import Chart, draw
+from examples.pictures import Chart, draw, load_pyplot
 
 Row = dict[str, Any]
 """A row as people have it: columns by name, the label among them."""
@@ -67,6 +67,8 @@ def start(
     """Parse the flags of an example, run it, print its result and draw its picture."""
     options = _flags(description, rows).parse_args(arguments)
     console = console or Console()
+    if options.picture is not None:
+        load_pyplot()
     result = run(options, console)
     show(console, "", result.sentence())
     if options.picture is not None:
@@ -98,7 +100,10 @@ def taken(
 ) -> list[Row]:
     """The rows of the file, or those that `make(rows, seed)` generates. Exits after --write."""
     if options.data is not None:
-        rows = list(islice(read(options.data), options.rows))
+        try:
+            rows = list(islice(read(options.data), options.rows))
+        except OSError as error:
+            raise SystemExit(f"{options.data}: {error.strerror}") from None
     else:
         rows = list(make(options.made if options.rows is None else options.rows, options.seed))
     if len(rows) < MIN_ROWS:
@@ -127,23 +132,34 @@ def table(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file, skipinitialspace=True)
 
 
-def records(times: Sequence[str] = (), numbers: Sequence[str] = ()) -> Callable[[Path], Any]:
-    """A reader of a CSV file: ISO 8601 times and numbers in these columns, texts in the others."""
+def records(
+    times: Sequence[str] = (), numbers: Sequence[str] = (), others: Sequence[str] = ()
+) -> Callable[[Path], Iterator[Row]]:
+    """A reader of a CSV file with at least these columns.
+
+    times    ISO 8601
+    numbers  whole numbers or decimals
+    others   sent as texts, which the server reads; they may be empty
+    """
 
     def read(path: Path) -> Iterator[Row]:
         for line, row in enumerate(table(path), 2):
+            missing = [name for name in (*times, *numbers, *others) if row.get(name) is None]
+            if missing:
+                raise SystemExit(f"{path}, line {line}: no column {', '.join(missing)}")
             try:
-                yield (
-                    dict[str, Any](row)
-                    | {name: datetime.fromisoformat(row[name]) for name in times}
-                    | {name: float(row[name]) for name in numbers}
-                )
-            except KeyError as missing:
-                raise SystemExit(f"{path}: no column {missing}") from None
+                typed: Row = {name: datetime.fromisoformat(row[name]) for name in times}
+                typed |= {name: _number(row[name]) for name in numbers}
             except ValueError as wrong:
                 raise SystemExit(f"{path}, line {line}: {wrong}") from None
+            yield {name: typed.get(name, text) for name, text in row.items()}
 
     return read
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def without(rows: Sequence[Row], *hidden: str) -> list[Row]:

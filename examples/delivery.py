@@ -78,7 +78,9 @@ MISSED = 0.1
 WARM_UP = 300
 """First orders, which do not count: the baselines need some for their margins."""
 
-read = records(times=["at"], numbers=["km", "dishes", "waiting", LABEL])
+read = records(
+    times=["at"], numbers=["km", "dishes", "waiting", LABEL], others=["order", "restaurant", "rain"]
+)
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

@@ -64,7 +64,9 @@ OF_WEEKDAYS = (0.8, 0.8, 0.85, 0.95, 1.2, 1.5, 0.6)
 SHOWN_DAYS = 60
 """Days of one shop in the picture."""
 
-read = records(times=["at"], numbers=[LABEL])
+read = records(
+    times=["at"], numbers=[LABEL], others=["shop", "promotion", "holiday", "temperature"]
+)
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

@@ -70,7 +70,7 @@ PUMPS = 40
 SILENT = 0.02
 """Share of the readings of a sensor that are missing."""
 
-read = records(times=["at"], numbers=[LABEL])
+read = records(times=["at"], numbers=[LABEL], others=["row", "pump", *SENSORS])
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

@@ -60,7 +60,7 @@ TOPICS = {
 }
 TARGET = "city"
 
-read = records(times=["at"], numbers=[TRUTH, FLAGGED])
+read = records(times=["at"], numbers=[TRUTH, FLAGGED], others=["text"])
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

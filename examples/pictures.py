@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 # The colours of the dashboard in its light theme; the ground is opaque, so dark pages show it, too.
 GROUND, INK, QUIET, GRID = "#ffffff", "#14202b", "#526170", "#e7ebef"
@@ -29,17 +30,22 @@ class Chart:
                 self.lines.setdefault(name.replace("_", " "), []).append((x, value))
 
 
-def draw(chart: Chart, path: Path) -> None:
-    """Draw a chart; the suffix of the path is the format. Exits without matplotlib."""
+def load_pyplot() -> Any:
+    """matplotlib.pyplot, without a display. Exits without matplotlib."""
     try:
         matplotlib = import_module("matplotlib")
     except ImportError:
         raise SystemExit("--picture needs matplotlib: pip install '.[bench]'") from None
     matplotlib.use("Agg")
-    pyplot = import_module("matplotlib.pyplot")
     matplotlib.rcParams["svg.fonttype"] = "none"  # texts as texts: a tenth of the size
     matplotlib.rcParams["svg.hashsalt"] = "dualstream"
     matplotlib.rcParams["font.family"] = "sans-serif"
+    return import_module("matplotlib.pyplot")
+
+
+def draw(chart: Chart, path: Path) -> None:
+    """Draw a chart; the suffix of the path is the format."""
+    pyplot = load_pyplot()
     figure, axes = pyplot.subplots(figsize=(8.2, 3.6), facecolor=GROUND)
     for (colour, style), (name, points) in zip(STYLES, chart.lines.items(), strict=False):
         width = 2.2 if style == "-" else 1.4

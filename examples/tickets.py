@@ -58,7 +58,7 @@ TEAMS = {
 }
 CHANNELS = ("mail", "chat", "form")
 
-read = records(times=["at"])
+read = records(times=["at"], others=["channel", "text", LABEL])
 
 
 def made(rows: int, seed: int) -> Iterator[Row]:

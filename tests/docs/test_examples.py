@@ -128,11 +128,16 @@ def test_house_power_reads_the_file_of_uci(tmp_path):
 
 def test_a_file_without_a_column_is_refused(tmp_path):
     (tmp_path / "file").write_text("at,shop\n2024-05-06,s1\n")
-    with pytest.raises(SystemExit, match="file: no column 'units'"):
+    with pytest.raises(
+        SystemExit, match="file, line 2: no column units, promotion, holiday, temperature"
+    ):
         import_module("examples.demand").main(["--data", str(tmp_path / "file")])
-    (tmp_path / "file").write_text("at,shop,units\n2024-05-06,s1,many\n")
+    rows = "at,shop,promotion,holiday,temperature,units\n2024-05-06,s1,0,0,,many\n"
+    (tmp_path / "file").write_text(rows)
     with pytest.raises(SystemExit, match="file, line 2: could not convert string to float: 'many'"):
         import_module("examples.demand").main(["--data", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match="absent: No such file or directory"):
+        import_module("examples.demand").main(["--data", str(tmp_path / "absent")])
 
 
 def test_every_example_has_a_page_with_its_output_and_its_picture():
