@@ -67,7 +67,8 @@ def test_nothing_serious_is_found(browser: Browser, server: httpx.Client, axe: s
         page.get_by_role("button", name="Roll back to good").click()
         assert broken(page, axe, scheme) == []
         for position, heading in ((f"#/models/{empty}", empty), ("#/new", "New model"),
-                               ("#/models/unknown", "There is no model")):  # fmt: skip
+                               ("#/models/unknown", "There is no model"),
+                               (f"#/compare/{model}@good/{empty}", "Compare")):  # fmt: skip
             page.goto(f"/{position}")
             page.reload()
             expect(page.get_by_role("heading", name=heading).first).to_be_visible()

@@ -233,6 +233,9 @@ def test_classes_and_numbers_are_predicted(page: Page, server: httpx.Client):
         got = server.post(f"/models/{model}/predict", json={"x": rows[0]["x"]}).json()[field]
         shown = got if isinstance(got, str) else f"{got:.4g}"
         expect(tried.locator(".result")).to_have_text(f"{words} {shown}")
+    top = tried.get_by_role("region", name="Most probable classes")
+    expect(top.get_by_role("row")).to_have_count(4)
+    expect(top.get_by_role("row").nth(1)).to_contain_text(got)
 
 
 @ON_A_DESKTOP

@@ -13,17 +13,22 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const markerColour = ({ kind, isBad }) =>
   ({ drift: isBad ? "--bad" : "--good", guard: "--bad", rollback: "--c3", version: "--c1", promotion: "--c6" })[kind] ?? "--quiet";
 
-// series: [{label, colour, dash, format, ownAxis}]; the last one can have its own axis on the right.
+// series: [{label, colour, dash, format, ownAxis, isFilled, isDots, isEdge}]; the last one can have its own axis on the right.
 // markers: () => [{kind, isBad, rows, time, seq, text}].
+// begin: (xIsTime) => the first x that is shown, or null for all.
+// bands: [{series: [high, low], fill}], by numbers of series from 1. With `isLoose` the vertical axis need not begin at 0.
 export class Plot {
-  constructor({ title, series, xLabel = "rows learned", xIsTime = false, height = 240, markers }, signal) {
-    this.given = { title, series, xLabel, height, markers };
+  constructor({ title, series, xLabel = "rows learned", xIsTime = false, height = 240, markers, begin, bands, isLoose }, signal) {
+    this.given = { title, series, xLabel, height, markers, begin, bands, isLoose };
+    // The part that was dragged over: [first, last].
+    this.zoom = null;
+    this.whole = h("button", { type: "button", class: "whole", hidden: true, onclick: () => this.unzoom() }, "Reset zoom");
     this.xIsTime = xIsTime;
     this.data = [[], ...series.map(() => [])];
     this.summary = h("p", { class: "small quiet" }, "No data yet.");
     this.place = h("div", { class: "plot", hidden: true });
     this.overlay = h("ul", { class: "markers", "aria-label": `Events: ${title}` });
-    this.element = h("div", {}, this.place, this.summary);
+    this.element = h("div", { class: "plot-of" }, this.whole, this.place, this.summary);
     const resized = new ResizeObserver(() => this.resize());
     resized.observe(this.place);
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -38,7 +43,7 @@ export class Plot {
 
   make() {
     this.chart?.destroy();
-    const { title, series, xLabel, height } = this.given;
+    const { title, series, xLabel, height, bands, isLoose } = this.given;
     const isTime = this.xIsTime;
     const format = series[0].format ?? number;
     const shown = format === percent ? share : format;
@@ -50,7 +55,7 @@ export class Plot {
       padding: [18, 20, 0, 0], // markers are above the plot
       scales: {
         x: { time: isTime },
-        y: { range: (_, low, high) => rangeOfValues(low, high) },
+        y: { range: (_, low, high) => (isLoose && low != null ? looseRange(low, high) : rangeOfValues(low, high)) },
         ...(own ? { own: {} } : {}),
       },
       cursor: { drag: { x: true, y: false } },
@@ -69,9 +74,9 @@ export class Plot {
           scale: one.ownAxis ? "own" : "y",
           stroke: colour(one.colour),
           fill: one.isFilled ? `${colour(one.colour)}1a` : undefined,
-          width: one.isFilled ? 2 : 1.5,
+          width: one.isDots || one.isEdge ? 0 : one.isFilled ? 2 : 1.5,
           dash: one.dash,
-          points: { size: 5 },
+          points: { size: 5, show: one.isDots ? true : one.isEdge ? false : undefined, fill: one.isDots ? colour(one.colour) : undefined },
           spanGaps: true,
           value: (_, y) => (one.format ?? number)(y),
         })),
@@ -80,13 +85,17 @@ export class Plot {
         draw: [(chart) => this.drawMarkers(chart)],
         // Without a cursor the legend has the last values.
         setCursor: [() => this.showLast()],
+        setSelect: [(chart) => this.zoomTo(chart)],
       },
+      bands: (bands ?? []).map((one) => ({ series: one.series, fill: `${colour(one.fill)}26` })),
     };
     this.chart = null;
     this.chart = new uPlot(options, this.data, this.place);
     this.chart.root.querySelector("canvas").setAttribute("aria-hidden", "true");
     // uPlot places the points of the cursor only if it finds another index than that of the legend.
     this.chart.over.addEventListener("mouseenter", () => this.chart.setLegend({ idx: null }, false), true);
+    // After that of uPlot, which shows everything.
+    this.chart.over.addEventListener("dblclick", () => this.unzoom());
     this.chart.over.setAttribute("role", "img");
     this.chart.over.setAttribute("aria-label", title);
     this.chart.root.querySelector(".u-wrap").append(this.overlay);
@@ -101,7 +110,8 @@ export class Plot {
     if (isCurve && (!this.chart || xIsTime !== this.xIsTime)) {
       this.xIsTime = xIsTime;
       this.make();
-    } else if (isCurve) this.chart.setData(data);
+    } else if (isCurve) this.chart.setData(data, false);
+    this.showRange();
     this.showLast();
     const last = (column) => column.findLast((value) => value != null);
     const values = this.given.series
@@ -109,6 +119,28 @@ export class Plot {
       .filter(([, value]) => Number.isFinite(value))
       .map(([one, value]) => `${one.label} ${(one.format ?? number)(value)}`);
     this.summary.textContent = values.length ? `Now: ${values.join(", ")}.` : "No data yet.";
+  }
+
+  // uPlot has zoomed when this is called.
+  zoomTo({ select, posToVal }) {
+    if (!(select.width > 0)) return;
+    this.zoom = [posToVal(select.left, "x"), posToVal(select.left + select.width, "x")];
+    this.whole.hidden = false;
+  }
+
+  unzoom() {
+    this.zoom = null;
+    this.whole.hidden = true;
+    this.showRange();
+  }
+
+  // Shows the part that was dragged over, else that of `begin`, which has two points at least.
+  showRange() {
+    const xs = this.data[0];
+    if (!this.chart || xs.length < 2) return;
+    const first = Math.min(this.given.begin?.(this.xIsTime) ?? xs[0], xs.at(-2));
+    const [min, max] = this.zoom ?? [Math.max(first, xs[0]), xs.at(-1)];
+    this.chart.setScale("x", { min, max });
   }
 
   // Gives a series another label.
@@ -184,12 +216,47 @@ function rangeOfValues(low, high) {
   return [bottom < 0 ? bottom - room : 0, top + (top > 0 ? room : 0) || 1];
 }
 
+// With room on both sides.
+function looseRange(low, high) {
+  const room = 0.06 * (high - low) || Math.abs(high) || 1;
+  return [low - room, high + room];
+}
+
+const MAX_POINTS = 3000;
+
+// A plot of figures that events bring one by one, after those that the server has kept.
+export class Course extends Plot {
+  constructor(given, signal) {
+    super(given, signal);
+    this.columns = [[], ...given.series.map(() => [])];
+  }
+
+  add(x, values) {
+    // A repeated x replaces the last point; a smaller one means a rollback.
+    const last = this.columns[0].at(-1);
+    if (x === last) this.columns.forEach((column) => column.pop());
+    else if (x < last) this.columns.forEach((column) => column.splice(0));
+    [x, ...values].forEach((value, k) => this.columns[k].push(value ?? null));
+    if (this.columns[0].length > MAX_POINTS) this.columns.forEach((column) => column.shift());
+    this.set(this.columns);
+  }
+
+  // Puts points before the first one: `columns` of x, and of the first series or all.
+  putBefore(columns) {
+    const first = this.columns[0][0] ?? Infinity;
+    const isOlder = columns[0].map((x) => x < first);
+    if (!isOlder.includes(true)) return;
+    this.columns = this.columns.map((own, k) => [...(columns[k] ?? columns[0].map(() => null)).filter((_, at) => isOlder[at]), ...own]);
+    this.set(this.columns);
+  }
+}
+
 const [WIDTH, HEIGHT] = [1000, 220];
 
-// Shares that sum to 1 as stacked areas. `points`: [{x, shares: {name: share}}]; `names` from the bottom
-// up, with the class of its colour each. A single point is drawn over the whole width.
+// Shares that sum to 1 as stacked areas with axes. `points`: [{x, shares: {name: share}}], two at least; `names` from
+// the bottom up, with the class of its colour each.
 export function stackedShares(points, names, label) {
-  const drawn = points.length > 1 ? points : [{ ...points[0], x: 0 }, { ...points[0], x: 1 }];
+  const drawn = points;
   const [start, end] = [drawn[0].x, drawn.at(-1).x];
   const across = (x) => (WIDTH * (x - start)) / (end - start || 1);
   const below = drawn.map(() => 0);
@@ -199,5 +266,8 @@ export function stackedShares(points, names, label) {
     const high = drawn.map((point, k) => `${across(point.x).toFixed(1)},${(HEIGHT * (1 - below[k])).toFixed(1)}`);
     return svg("polygon", { class: kind, points: [...low, ...high.toReversed()].join(" ") });
   });
-  return svg("svg", { class: "shares", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, areas);
+  return h("div", { class: "shares-of" },
+    h("div", { class: "ticks", "aria-hidden": "true" }, ["100 %", "50 %", "0"].map((one) => h("span", {}, one))),
+    svg("svg", { class: "shares", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, areas),
+    h("div", { class: "ends quiet", "aria-hidden": "true" }, h("span", {}, count(start)), h("span", {}, "rows learned"), h("span", {}, count(end))));
 }

@@ -1,6 +1,6 @@
 // Cards of a model's weights, support and curves.
 
-import { call, modelPath } from "./api.js";
+import { call, modelPath, showError } from "./api.js";
 import { curvesCard, hasCurves } from "./curves.js";
 import { bar, breakable, card, facts, h, right, table } from "./dom.js";
 import { count, number } from "./format.js";
@@ -17,9 +17,26 @@ const hasSupport = (spec) =>
 export function contents(id, spec, signal) {
   const weights = card("Largest weights");
   const support = card("Features in use");
-  const curves = curvesCard();
+  let chosen;
+  const curves = curvesCard((label) => {
+    chosen = label;
+    drawCurves().catch(showError);
+  });
   support.hidden = true;
   const fill = (place, ...children) => place.replaceChildren(place.firstChild, ...children);
+
+  let hasAny = false;
+
+  async function drawCurves() {
+    if (!hasAny || spec.task !== "multiclass") {
+      curves.show(hasAny ? await call(modelPath(id, "/curves"), { signal }) : null);
+      return;
+    }
+    const { classes } = await call(modelPath(id, "/confusion?top=100"), { signal });
+    const label = classes.includes(chosen) ? chosen : classes[0];
+    const query = label === undefined ? "" : `?label=${encodeURIComponent(JSON.stringify(label))}`;
+    curves.show(await call(modelPath(id, `/curves${query}`), { signal }), classes, label);
+  }
 
   async function refresh() {
     const [heaviest, found, used] = await Promise.all([
@@ -27,8 +44,8 @@ export function contents(id, spec, signal) {
       hasMembers(spec) ? call(modelPath(id, "/members"), { signal }) : null,
       hasSupport(spec) ? call(modelPath(id, "/support"), { signal }) : null,
     ]);
-    const drawn = hasCurves(spec, found?.members) ? await call(modelPath(id, "/curves"), { signal }) : null;
-    curves.show(drawn);
+    hasAny = hasCurves(spec, found?.members);
+    await drawCurves();
     fill(weights, weightTable(heaviest));
     support.hidden = used === null;
     if (used) {

@@ -13,40 +13,46 @@ export function hasCurves(spec, members) {
   return spec.members === "full" || (Array.isArray(spec.members) && spec.members.some((one) => one.algorithm === "splines"));
 }
 
-export function curvesCard() {
-  const element = card("How each column matters");
-  element.classList.add("wide");
+// `choose(label)` asks for the curves of one class.
+export function curvesCard(choose) {
+  const select = h("select", { id: "curves-class", onchange: () => choose(labels[select.value]) });
+  const ofClass = h("div", { class: "of-class", hidden: true }, h("label", { for: "curves-class" }, "Class"), select);
+  const note = h("p", { class: "small quiet" });
+  const list = h("ul", { class: "curves" });
+  const more = h("button", { type: "button", onclick: () => { isWhole = !isWhole; draw(); } });
+  const element = card("How each column matters", ofClass, note, list, more);
+  element.classList.add("wide", "with-switch");
   element.hidden = true;
-  let curves = [];
-  let isWhole = false;
+  let [curves, labels, isWhole] = [[], [], false];
 
   function draw() {
     const most = Math.max(...curves.map((one) => one.range), 1e-300);
-    const shown = isWhole ? curves : curves.slice(0, FIRST);
-    const more = h("button", { onclick: () => { isWhole = !isWhole; draw(); } },
-      isWhole ? `Show the first ${FIRST}` : `Show all ${curves.length}`);
-    element.replaceChildren(
-      element.firstChild,
-      h("p", { class: "small quiet" }, curves.length
-        ? "What each value of a column adds to the score of splines. All have one vertical scale; the largest range comes first."
-        : "No curve yet: the first are drawn after 32 rows."),
-      h("ul", { class: "curves" }, shown.map((one) => h("li", {}, drawing(one, most)))),
-      curves.length > FIRST ? more : "",
-    );
+    note.textContent = curves.length
+      ? `What each value of a column adds to the score of ${labels.length ? "the class" : "splines"}. All have one vertical scale; the largest range comes first.`
+      : "No curve yet: the first are drawn after 32 rows.";
+    list.replaceChildren(...(isWhole ? curves : curves.slice(0, FIRST)).map((one) => h("li", {}, drawing(one, most))));
+    more.textContent = isWhole ? `Show the first ${FIRST}` : `Show all ${curves.length}`;
+    more.hidden = curves.length <= FIRST;
   }
 
-  // `found`: the answer of GET curves, or null for a model without curves.
-  function show(found) {
+  // `found`: the answer of GET curves, or null for a model without curves. `classes`: of a model of several classes.
+  function show(found, classes = [], chosen = classes[0]) {
     element.hidden = found === null;
     curves = found?.curves ?? [];
+    if (String(classes) !== String(labels)) {
+      labels = classes;
+      select.replaceChildren(...labels.map((label, k) => h("option", { value: k }, String(label))));
+    }
+    select.value = labels.indexOf(chosen);
+    ofClass.hidden = labels.length < 2;
     if (found) draw();
   }
 
   return { element, show };
 }
 
-function drawing({ name, index, label, x, y, range }, most) {
-  const title = [name ?? `#${index}`, ...(label == null ? [] : [String(label)])].join(", class ");
+function drawing({ name, index, x, y, range }, most) {
+  const title = name ?? `#${index}`;
   const [low, high] = [Math.min(...y), Math.max(...y)];
   const [first, last] = [x[0], x.at(-1)];
   const across = (value) => (last > first ? (WIDTH * (value - first)) / (last - first) : WIDTH / 2);

@@ -1,27 +1,37 @@
-// Cards of a model's decisions: what they cost, and its alerts. Each has tiles and a curve since the page was opened.
+// Cards of a model's decisions: what they cost, and its alerts. Each has tiles and a curve.
 
-import { Plot } from "./charts.js";
+import { Course } from "./charts.js";
 import { card, h, tile } from "./dom.js";
 import { count, number, percent, share } from "./format.js";
 
-const MAX_POINTS = 3000;
-
-export function decisionsPart(spec, signal) {
-  const parts = [...(spec.costs ? [costs(signal)] : []), ...(spec.alert_rate ? [alerts(spec.alert_rate, signal)] : [])];
+// `begin`: see Plot.
+export function decisionsPart(spec, begin, signal) {
+  const curve = (title, series) => new Course({ title, series, begin }, signal);
+  const parts = [...(spec.costs ? [costs(curve)] : []), ...(spec.alert_rate ? [alerts(spec.alert_rate, curve)] : [])];
   return {
+    plots: parts.map((one) => one.plot),
     elements: parts.map((one) => one.element),
     add: (event) => parts.forEach((one) => one.add(event)),
+    // `found`: the answer of GET trends.
+    showTrends({ rows, series }) {
+      for (const { plot, names } of parts) {
+        const columns = names.map((name) => series.find((one) => one.name === name)?.values);
+        if (!columns.includes(undefined)) plot.putBefore([rows, ...columns]);
+      }
+    },
   };
 }
 
-function costs(signal) {
+function costs(curve) {
   const [cost, constant] = [tile("Cost a row, last 1,000 labelled rows"), tile("Best constant decision")];
   const plot = curve("Cost a row in the last 1,000 labelled rows", [
     { label: "least expected cost", colour: "--c1", isFilled: true },
     { label: "best constant decision", colour: "--c4", dash: [4, 4] },
     { label: "most probable label", colour: "--c2", dash: [4, 4] },
-  ], signal);
+  ]);
   return {
+    plot,
+    names: ["cost", "best_constant", "most_probable"],
     element: decisionCard("Costs", [cost, constant], plot),
     add({ samples, costs: { rolling } }) {
       const isWorse = rolling.cost > rolling.best_constant;
@@ -32,13 +42,15 @@ function costs(signal) {
   };
 }
 
-function alerts(rate, signal) {
+function alerts(rate, curve) {
   const [rates, hits] = [tile("Alert rate since start"), tile("Precision of alerts")];
   const plot = curve("Alert rate of the last 1,000 rows, and since start", [
     { label: "last rows", colour: "--c1", format: share, isFilled: true },
     { label: "since start", colour: "--c3", format: share },
-  ], signal);
+  ]);
   return {
+    plot,
+    names: ["alert_rate"],
     element: decisionCard("Alerts", [rates, hits], plot),
     add({ samples, alerts: { since_start: all, rolling, threshold, alerts_a_day: daily } }) {
       const often = daily == null ? "" : `; ${number(daily)} a day`;
@@ -51,21 +63,4 @@ function alerts(rate, signal) {
 
 function decisionCard(title, tiles, plot) {
   return card(title, h("dl", { class: "tiles two", "aria-label": `Numbers: ${title.toLowerCase()}` }, tiles.map((one) => one.element)), plot.element);
-}
-
-function curve(title, series, signal) {
-  const plot = new Plot({ title, series }, signal);
-  const columns = [[], ...series.map(() => [])];
-  return {
-    element: plot.element,
-    add(x, values) {
-      // A repeated row count replaces the last point; a smaller one means a rollback.
-      const last = columns[0].at(-1);
-      if (x === last) columns.forEach((column) => column.pop());
-      else if (x < last) columns.forEach((column) => column.splice(0));
-      [x, ...values].forEach((value, k) => columns[k].push(value ?? null));
-      if (columns[0].length > MAX_POINTS) columns.forEach((column) => column.shift());
-      plot.set(columns);
-    },
-  };
 }

@@ -1,18 +1,28 @@
 // Tab of drift: changes of the loss, and columns of the input that moved.
 
-import { card, h, right, since, table } from "./dom.js";
-import { count } from "./format.js";
+import { card, h, right, since, svg, table } from "./dom.js";
+import { count, number, percent } from "./format.js";
+
+const PICTURES = 8;
 
 export function driftPart() {
   const losses = h("div");
   const input = h("div");
+  const list = h("div", { class: "pictures" });
+  const pictures = card("Before and after",
+    h("p", { class: "small quiet" }, "Shares of the rows by value: ", h("span", { class: "keyed" }, h("span", { class: "swatch s8" }), "about 10,000 rows before"), " ",
+      h("span", { class: "keyed" }, h("span", { class: "swatch s1" }), "about the last 1,000"), "."),
+    list);
+  pictures.classList.add("wide");
+  pictures.hidden = true;
   const element = h("div", { class: "grid" },
     card("Drift of the loss",
       h("p", { class: "small quiet" }, "Two detectors watch the loss of each row before it is learned. A loss that rises means that the stream has changed; it falls while a model learns."),
       losses),
     card("Drift of the input",
       h("p", { class: "small quiet" }, "The stability index compares about the last 1,000 rows of a column with the 10,000 before: moderate from 0.1, large from 0.25. The tab Features has all columns."),
-      input));
+      input),
+    pictures);
 
   function showEvents(events) {
     const found = events.filter((one) => one.kind === "drift" || one.kind === "guard");
@@ -37,7 +47,34 @@ export function driftPart() {
           moved.map((one) => [one.name, h("span", { class: one.drift === "large" ? "bad" : "warning" }, one.drift), right(one.psi.toFixed(3))]),
           "Columns that moved, largest drift first")
       : h("p", {}, columns.some((one) => one.psi !== null) ? "No column has moved." : "Not known before 2,000 rows."));
+    const drawn = moved.slice(0, PICTURES);
+    pictures.hidden = !drawn.length;
+    list.replaceChildren(...drawn.map(picture));
   }
 
   return { element, showEvents, showColumns };
+}
+
+// The shares of a column's values in both windows, as pairs of bars on one scale.
+function picture({ name, bins }) {
+  const most = Math.max(...bins.flatMap((one) => [one.before, one.recent]));
+  const width = (share_) => `${Math.max(0.5, (100 * share_) / most)}%`;
+  return h("figure", { class: "windows" },
+    h("figcaption", {}, h("strong", {}, h("bdi", {}, name))),
+    h("ul", {}, bins.map((one) => {
+      const label = rangeOf(one);
+      const said = `${label}: ${percent(one.before)} before, ${percent(one.recent)} recently`;
+      return h("li", { title: said }, h("span", { class: "label" }, h("bdi", { "aria-hidden": "true" }, label), h("span", { class: "offscreen" }, said)),
+        svg("svg", { "aria-hidden": "true", height: 16 },
+          svg("rect", { class: "before", y: 1, height: 6, width: width(one.before) }),
+          svg("rect", { class: "recent", y: 8, height: 6, width: width(one.recent) })),
+        h("span", { class: "number", "aria-hidden": "true" }, percent(one.recent)));
+    })));
+}
+
+function rangeOf({ value, low, high }) {
+  if (value !== null) return value;
+  if (low === null) return `below ${number(high)}`;
+  if (high === null) return `above ${number(low)}`;
+  return low === high ? number(low) : `${number(low)} to ${number(high)}`;
 }

@@ -1,6 +1,7 @@
 // Router: shows the page that the URL fragment names. Polls /readyz.
 
 import { askForKey, call, hasKey, showError } from "./api.js";
+import { showCompare } from "./compare.js";
 import { showCreate } from "./create.js";
 import { h } from "./dom.js";
 import { ago } from "./format.js";
@@ -36,6 +37,7 @@ async function show() {
   try {
     if (page === "models" && id) await showModel(root, id, tab, signal, (select) => (here.select = select));
     else if (page === "new") await showCreate(root, signal);
+    else if (page === "compare") await showCompare(root, id, tab, signal);
     else if (!page || page === "models") await showOverview(root, signal);
     else root.append(h("h1", {}, "Page not found"), h("p", {}, "The dashboard has no such page. ", h("a", { href: "#/" }, "All models")));
   } catch (error) {

@@ -1,6 +1,7 @@
 // Buttons that delete a model, and that create another one with its specification.
 
 import { call, modelPath, showNotice } from "./api.js";
+import { compareHref } from "./compare.js";
 import { asked, h } from "./dom.js";
 import { count } from "./format.js";
 import { badName, createModel } from "./names.js";
@@ -8,6 +9,7 @@ import { badName, createModel } from "./names.js";
 // `rows()` is the number of learned rows.
 export function manageButtons(id, spec, rows, signal) {
   return h("p", { class: "actions manage" },
+    h("a", { class: "button", href: compareHref(id) }, "Compare"),
     h("button", { type: "button", onclick: () => duplicate(id, spec, signal) }, "Duplicate"),
     h("button", { type: "button", class: "danger", onclick: () => remove(id, rows()) }, "Delete"));
 }

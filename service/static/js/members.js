@@ -5,48 +5,43 @@ import { stackedShares } from "./charts.js";
 import { breakable, card, h, right, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
-const DRAWN = 7;
-const MAX_POINTS = 300;
+const DRAWN = 6;
+const OTHERS = " others";
 
 // Whether a model of this specification has members.
-export const hasMembers = (spec) => spec.algorithm === "portfolio" && spec.task !== "multiclass";
+export const hasMembers = (spec) => spec.algorithm === "portfolio";
 
-export function membersPart(id, created, signal) {
+export function membersPart(id, spec, signal) {
   const picture = h("div");
-  const list = h("div");
+  const list = h("div", { class: "whole-table" });
   const note = h("p", { class: "small quiet" });
   const shares = card("Shares in the prediction", note, picture);
   const element = h("div", { class: "grid" }, shares, card("Members", list));
   shares.classList.add("wide");
   element.lastChild.classList.add("wide");
-  // The server knows the present shares only. The tab collects them, and keeps them over a reload.
-  const key = `shares ${id} ${created}`;
-  let points = JSON.parse(sessionStorage.getItem(key) ?? "[]");
+  const ofClasses = spec.task === "multiclass" ? "Each class has members of its own; these are means over the classes. " : "";
 
-  async function refresh(rows) {
+  // `trends`: the answer of GET trends.
+  async function refresh({ rows, series }) {
     const { members, promoted } = await call(modelPath(id, "/members"), { signal });
     const ordered = members.toSorted((a, b) => b.weight - a.weight);
-    const point = { x: rows, shares: Object.fromEntries(members.map((one) => [one.name, one.weight])) };
-    if (points.length && points.at(-1).x > rows) points = [];
-    if (points.at(-1)?.x === rows) points.pop();
-    points.push(point);
-    if (points.length > MAX_POINTS) points = points.filter((_, k) => k % 2 === 0);
-    try {
-      sessionStorage.setItem(key, JSON.stringify(points));
-    } catch {
-      sessionStorage.removeItem(key); // No room: this model's shares end with the page.
-    }
-    const colours = new Map(ordered.slice(0, DRAWN).map((one, k) => [one.name, `s${k + 1}`]));
+    const past = series.filter((one) => one.name === "share");
+    // Members that led once have a colour of their own, too.
+    const most = ({ name, weight }) => Math.max(weight, ...(past.find((one) => one.of === name)?.values ?? []));
+    const drawn = ordered.toSorted((a, b) => most(b) - most(a)).slice(0, DRAWN);
+    const colours = new Map(drawn.map((one, k) => [one.name, `s${k + 1}`]));
     const names = [...colours].map(([name, colour]) => ({ name, colour }));
-    const others = (shown) => 1 - names.reduce((total, { name }) => total + (shown[name] ?? 0), 0);
-    const drawn = points.map(({ x, shares: shown }) => ({ x, shares: { ...shown, " others": others(shown) } }));
-    if (ordered.length > DRAWN) names.push({ name: " others", colour: "s8" });
+    const points = rows.map((x, at) => ({ x, shares: Object.fromEntries(past.map((one) => [one.of, one.values[at] ?? 0])) }));
+    for (const point of points) point.shares[OTHERS] = 1 - names.reduce((total, { name }) => total + (point.shares[name] ?? 0), 0);
+    if (ordered.length > DRAWN) names.push({ name: OTHERS, colour: "s8" });
     const best = ordered[0];
-    const [first, last] = [points[0].x, points.at(-1).x];
-    note.textContent = `${promoted ? `${promoted} is promoted and predicts alone. ` : ""}A member's share grows while it predicts better than the others. ` +
-      (last > first ? `From ${count(first)} to ${count(last)} rows learned, as this tab saw them.` : `Now, at ${count(last)} rows learned.`);
-    picture.replaceChildren(
-      stackedShares(drawn, names, `Shares of ${count(ordered.length)} members; the largest is ${best.name} with ${percent(best.weight)}`));
+    note.textContent = `${promoted ? `${promoted} is promoted and predicts alone. ` : ""}${ofClasses}A member's share grows while it predicts better than the others. ` +
+      (points.length > 1 ? `From ${count(rows[0])} to ${count(rows.at(-1))} rows learned, since the server loaded the model.` : "The server draws their course as rows come.");
+    picture.replaceChildren(...(points.length < 2 ? [] : [
+      stackedShares(points, names, `Shares of ${count(ordered.length)} members; the largest is ${best.name} with ${percent(best.weight)}`),
+      h("ul", { class: "legend" }, names.toReversed().map(({ name, colour }) => h("li", { class: "keyed" },
+        h("span", { class: `swatch ${colour}`, "aria-hidden": "true" }), name === OTHERS ? `${count(ordered.length - DRAWN)} others` : breakable(name)))),
+    ]));
     const hasErrors = ordered.some((one) => one.rolling.error_rate !== null);
     list.replaceChildren(table(
       ["member", right("share"), right("loss, last 1,000 rows"), ...(hasErrors ? [right("error, last 1,000 rows")] : []), right("resets")],

@@ -4,6 +4,7 @@ import { Problem, call, showError, modelPath } from "./api.js";
 import { columnsPart } from "./columns.js";
 import { contents } from "./contents.js";
 import { breakable, card, facts, h, since, tile } from "./dom.js";
+import { confusionPart, hasClasses } from "./confusion.js";
 import { decisionsPart } from "./decisions.js";
 import { driftPart } from "./drift.js";
 import { compared, errorOf, lossOf, nameOf, ratingOf } from "./errors.js";
@@ -44,18 +45,20 @@ export async function showModel(root, id, tab, signal, ready) {
   const tiles = numbers(spec);
   const plots = new ModelPlots(spec, signal);
   const columns = columnsPart(id, signal);
-  const members = membersPart(id, view.created, signal);
+  const members = membersPart(id, spec, signal);
   const inside = contents(id, spec, signal);
   const drift = driftPart();
-  const decisions = decisionsPart(spec, signal);
+  const decisions = decisionsPart(spec, plots.first, signal);
   const segments = segmentsPart(id, spec, signal);
   const versions = versionsPart(id, signal, () => reload());
   const refits = refitsCard(id, spec, signal);
   const predict = predictPart(id, spec);
   const empty = firstSteps(id, spec);
   const history = historyOf(id, signal);
-  const intervals = hasIntervals(spec) ? intervalsPart(spec, signal) : null;
-  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard, decisions.elements, intervals?.element ?? "",
+  const intervals = hasIntervals(spec) ? intervalsPart(id, spec, plots.first, signal) : null;
+  const confusion = hasClasses(spec) ? confusionPart(id, spec, signal) : null;
+  plots.ranged.push(...decisions.plots, ...(intervals?.plots ?? []));
+  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard, confusion?.element ?? "", decisions.elements, intervals?.elements ?? "",
     plots.rankingCard, plots.gapCard, plots.rateCard, plots.delayCard);
   const grid = (...children) => h("div", { class: "grid" }, children);
   const tabs = new Tabs(id, {
@@ -77,6 +80,7 @@ export async function showModel(root, id, tab, signal, ready) {
   let arrivals = [[Date.now() / 1000, view.samples]];
 
   const refreshTab = (name) => Promise.all(({
+    overview: [confusion, intervals].filter(Boolean),
     features: [inside],
     segments: [segments],
     versions: [versions],
@@ -84,10 +88,19 @@ export async function showModel(root, id, tab, signal, ready) {
   }[name] ?? []).map((one) => one.refresh())).catch(showError);
 
   async function refresh() {
-    const [found] = await Promise.all([columns.refresh(), hasMembers(spec) ? members.refresh(live.rows) : null, refreshTab(tabs.shown)]);
+    const [found] = await Promise.all([columns.refresh(), refreshTrends(), refreshTab(tabs.shown)]);
     live.moved = found;
     predict.know(found);
     drift.showColumns(found);
+  }
+
+  const hasTrends = spec.task === "binary" || hasMembers(spec) || Boolean(intervals ?? spec.costs ?? spec.alert_rate);
+
+  async function refreshTrends() {
+    if (!hasTrends) return;
+    const trends = await call(modelPath(id, "/trends"), { signal });
+    for (const one of [plots, decisions, intervals]) one?.showTrends(trends);
+    if (hasMembers(spec)) await members.refresh(trends);
   }
 
   async function reload() {

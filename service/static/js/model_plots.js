@@ -2,13 +2,16 @@
 
 import { card, choice, h } from "./dom.js";
 import { errorOf, lossOf, nameOf, recent, windowOf } from "./errors.js";
-import { count, percent } from "./format.js";
+import { count, percent, seconds } from "./format.js";
 import { timeOf } from "./history.js";
-import { Plot } from "./charts.js";
+import { Course, Plot } from "./charts.js";
 
 const MAX_POINTS = 3000;
 // A step of more than this part of the rows is drawn again from the timeline.
 const STEPS = 64;
+const RANGES = { all: "All", rows: "1,000 rows", hour: "Hour", day: "Day" };
+const RANGE_ROWS = 1000;
+const RANGE_S = { hour: 3600, day: 86_400 };
 
 export class ModelPlots {
   constructor(spec, signal) {
@@ -25,6 +28,8 @@ export class ModelPlots {
     // Whether the timeline has more points than the events brought.
     this.isCoarse = false;
     const markers = () => this.events;
+    this.range = "all";
+    const begin = (this.first = (xIsTime) => this.firstOf(xIsTime));
     const what = nameOf(this.isRegression);
     const title = what[0].toUpperCase() + what.slice(1);
     this.error = new Plot(
@@ -32,6 +37,7 @@ export class ModelPlots {
         title: `${title} and two baselines`,
         height: 300,
         markers,
+        begin,
         series: [
           { label: "last rows", colour: "--c1", format, isFilled: true },
           { label: "since start", colour: "--c3", format },
@@ -41,8 +47,9 @@ export class ModelPlots {
       },
       signal,
     );
-    const plot = (title, series, more = {}) => new Plot({ title, series, ...more }, signal);
-    this.loss = plot("Progressive loss", [{ label: "last rows", colour: "--c1", isFilled: true }, { label: "since start", colour: "--c3" }], { markers });
+    const plot = (title, series, more = {}) => new Course({ title, series, begin, ...more }, signal);
+    this.loss = new Plot({ title: "Progressive loss", markers, begin,
+      series: [{ label: "last rows", colour: "--c1", isFilled: true }, { label: "since start", colour: "--c3" }] }, signal);
     this.ranking = plot("AUC and average precision of the last 1,000 rows",
       [{ label: "AUC", colour: "--c1" }, { label: "average precision", colour: "--c3" }]);
     this.gap = plot("Primal and dual objective, and the gap between them",
@@ -57,11 +64,16 @@ export class ModelPlots {
       "The server knows times since it loaded the model; rows before that are left out.");
     const axis = choice("Horizontal axis", { rows: "Rows", time: "Time" }, "rows", (chosen) => {
       this.isTime = chosen === "time";
+      this.error.unzoom();
       this.draw();
+    });
+    const range = choice("Range of all charts", RANGES, "all", (chosen) => {
+      this.range = chosen;
+      this.ranged.forEach((one) => one.unzoom());
     });
     this.errorCard = card(title, h("p", { class: "small quiet lead" },
       "Each row is scored before it is learned. Dashed: what simple rules would have reached on the same rows."),
-    axis, this.error.element, this.unknown);
+    h("div", { class: "switches" }, range, axis), this.error.element, this.unknown);
     this.errorCard.classList.add("wide", "with-switch");
     this.lossCard = card("Progressive loss", h("p", { class: "small quiet" }, `Mean loss of a row (${lossOf(spec)}), before the row is learned.`), this.loss.element);
     this.rankingCard = card("Ranking", this.ranking.element);
@@ -71,15 +83,28 @@ export class ModelPlots {
     this.nonzerosCard = card("Sparsity", this.nonzeros.element);
     this.supportCard = card("Support changes", this.support.element);
     for (const one of [this.rateCard, this.rankingCard, this.gapCard, this.delayCard, this.supportCard]) one.hidden = true;
-    this.start();
-  }
-
-  start() {
     this.points = [];
     this.times = [];
-    [this.rates, this.delays] = [[[], []], [[], []]];
-    [this.rankings, this.gaps] = [[[], [], []], [[], [], [], []]];
-    [this.counts, this.supports] = [[[], []], [[], [], []]];
+    // Charts that show the chosen range; other cards add theirs.
+    this.ranged = [this.error, this.loss, this.ranking, this.gap, this.nonzeros, this.support, this.rate, this.delay];
+  }
+
+  // The first x of the chosen range; null for all, and for a time that is not known.
+  firstOf(xIsTime) {
+    const last = this.points.at(-1)?.rows ?? 0;
+    if (this.range === "rows") return xIsTime ? timeOf(Math.max(0, last - RANGE_ROWS), this.times) : last - RANGE_ROWS;
+    const length = RANGE_S[this.range];
+    if (!length) return null;
+    const since = Date.now() / 1000 - length;
+    return xIsTime ? since : this.times.find((one) => seconds(one.time) >= since)?.rows ?? last;
+  }
+
+  // `found`: the answer of GET trends.
+  showTrends({ rows, series }) {
+    const of = (name) => series.find((one) => one.name === name)?.values;
+    if (!of("auc")) return;
+    this.rankingCard.hidden = false;
+    this.ranking.putBefore([rows, of("auc"), of("average_precision")]);
   }
 
   begin(timeline, events) {
@@ -108,39 +133,28 @@ export class ModelPlots {
     }
     if (event.rows_per_second != null) {
       this.rateCard.hidden = false;
-      this.push(this.rate, this.rates, now, [event.rows_per_second]);
+      this.rate.add(now, [event.rows_per_second]);
     }
-    this.push(this.nonzeros, this.counts, event.samples, [event.nonzeros]);
+    this.nonzeros.add(event.samples, [event.nonzeros]);
     if (event.support) {
       this.supportCard.hidden = false;
       const { features, changes_per_1000: changes } = event.support;
-      this.push(this.support, this.supports, event.samples, [features, changes]);
+      this.support.add(event.samples, [features, changes]);
     }
     if (event.label_delay_s != null) {
       this.delayCard.hidden = false;
-      this.push(this.delay, this.delays, now, [event.label_delay_s]);
+      this.delay.add(now, [event.label_delay_s]);
     }
     if (event.rolling?.auc != null) {
       this.rankingCard.hidden = false;
-      this.push(this.ranking, this.rankings, event.samples, [event.rolling.auc, event.rolling.average_precision]);
+      this.ranking.add(event.samples, [event.rolling.auc, event.rolling.average_precision]);
     }
     this.gapCard.hidden = !event.certificate;
     if (event.certificate) {
       const { primal, dual, gap } = event.certificate;
-      this.push(this.gap, this.gaps, event.samples, [primal, dual, gap]);
+      this.gap.add(event.samples, [primal, dual, gap]);
     }
     return isOther || (!last && event.samples > 0);
-  }
-
-  push(plot, columns, x, values) {
-    // A repeated row count replaces the last point; a smaller one means a rollback.
-    const last = columns[0].at(-1);
-    if (x === last) columns.forEach((column) => column.pop());
-    else if (x < last) columns.forEach((column) => column.splice(0));
-    columns[0].push(x);
-    values.forEach((value, k) => columns[k + 1].push(value ?? null));
-    if (columns[0].length > MAX_POINTS) columns.forEach((column) => column.shift());
-    plot.set(columns);
   }
 
   draw() {

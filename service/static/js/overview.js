@@ -47,7 +47,7 @@ export async function showOverview(root, signal) {
   const tools = h("div", { class: "tools" },
     h("div", {}, h("label", { for: "search" }, "Search"), search),
     h("div", {}, h("label", { for: "sort" }, "Sort by"), sort),
-    views);
+    views, h("a", { class: "button", href: "#/compare" }, "Compare"));
   const note = h("p", { class: "quiet", role: "status" });
   const place = h("div");
   const first = h("button", { hidden: true, onclick: () => turn("") }, "First page");

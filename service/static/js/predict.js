@@ -9,6 +9,7 @@ import { curlOf, exampleOf } from "./snippets.js";
 
 const FIELDS = 12;
 const LONG = 30;
+const TOP = 3;
 
 export function predictPart(id, spec) {
   let x = exampleOf(spec);
@@ -187,24 +188,37 @@ function columnAt(pointer) {
 async function explained(id, spec, x) {
   const asked = (query) => call(modelPath(id, `/predict${query}`), { method: "POST", body: { x } });
   let why = null;
-  const predicted = await asked("?explain=true").catch((error) => {
+  const top = spec.task === "multiclass" ? `top=${TOP}` : "";
+  const predicted = await asked(`?explain=true${top && `&${top}`}`).catch((error) => {
     if (!(error instanceof Problem && error.status === 409)) throw error;
     why = error.message;
-    return asked("");
+    return asked(top && `?${top}`);
   });
   const { label, probability, score, seq } = predicted;
   const isNumber = spec.task === "regression";
+  const ofClass = predicted.top ? "this class" : "the positive class";
   return h(
     "div",
     { class: "predicted" },
     h("p", { class: "result" }, h("span", { class: "quiet" }, isNumber ? "predicted value " : "predicted label "),
       h("strong", {}, isNumber ? number(score) : String(label))),
     h("p", { class: "small quiet" },
-      [probability == null ? null : `probability of the positive class ${percent(probability)}`, isNumber ? null : `score ${number(score)}`,
+      [probability == null ? null : `probability of ${ofClass} ${percent(probability)}`, isNumber ? null : `score ${number(score)}`,
         ...intervalTexts(spec, predicted), `state at seq ${seq}`].filter(Boolean).join(" · ")),
+    predicted.top?.length > 1 ? classTable(predicted.top) : null,
     predicted.explanation ? contributionTable(predicted.explanation, x, computedBy(spec)) : null,
     why && h("p", { class: "small quiet" }, why),
   );
+}
+
+function classTable(top) {
+  const hasProbability = top[0].probability !== null;
+  return table(
+    ["class", right("score"), ...(hasProbability ? [right("probability"), ""] : [])],
+    top.map(({ label, score, probability }) => [
+      h("bdi", {}, String(label)), right(number(score)), ...(hasProbability ? [right(percent(probability)), bar(probability)] : []),
+    ]),
+    "Most probable classes");
 }
 
 function contributionTable({ base, contributions, rest }, x, isComputed) {

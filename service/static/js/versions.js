@@ -1,6 +1,7 @@
 // Tab of a model's versions: save one, roll back to one; and what was changed when.
 
 import { call, modelPath } from "./api.js";
+import { compareHref } from "./compare.js";
 import { act, card, confirmed, h, right, since, table } from "./dom.js";
 import { count, time } from "./format.js";
 
@@ -57,7 +58,8 @@ export function versionsPart(id, signal, changed) {
         ? table(
             ["name", right("rows learned"), right("seq"), right("saved"), ""],
             versions.toReversed().map((one) => [
-              one.name, right(count(rowsOf.get(one.name))), right(count(one.seq)), right(since(Date.parse(one.created) / 1000)), rollBack(one),
+              one.name, right(count(rowsOf.get(one.name))), right(count(one.seq)), right(since(Date.parse(one.created) / 1000)),
+              h("span", { class: "actions" }, h("a", { href: compareHref(`${id}@${one.name}`, id) }, "Compare with now"), rollBack(one)),
             ]),
             "Versions, newest first",
           )
