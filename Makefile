@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-v
   -c constraints.txt
 
 .PHONY: demo serve compare test tools kernels lint bench bench-quick soak chaos fuzz security image-check dist sbom \
-  audit docs clean
+  audit docs test-pythons test-debian13 clean
 
 # In a terminal the demo runs until Ctrl-C.
 demo: $(STAMP)-core
@@ -28,6 +28,17 @@ test: export PYTHONDONTWRITEBYTECODE =
 test:
 	@$(MAKE) --no-print-directory -j3 tools kernels $(STAMP)-bytecode
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal
+
+# The installed package in a root of Debian 13, which has Python 3.13. Prints why if it is skipped: it
+# needs root and Debian's mirror.
+test-debian13: $(STAMP)-dev
+	tests/fetch_tool.sh debootstrap rclone
+	$(BIN)/python -m tests.pythons.debian13
+
+# The installed package with each other Python on PATH.
+test-pythons: $(STAMP)-dev
+	tests/fetch_tool.sh rclone
+	$(BIN)/python -m tests.pythons.interpreters
 
 tools: | $(BIN)/python
 	tests/fetch_tool.sh prometheus redis nats mosquitto strace nginx rclone tansu chromium axe

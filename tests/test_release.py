@@ -13,6 +13,7 @@ from dualstream.service.journal.sqlite import schema
 from dualstream.solvers.numeric_identity import APPLY_VERSION
 from dualstream.solvers.protocols import checksummed_state as state_format
 from dualstream.solvers.spec.validate import SPEC_VERSION
+from tests.pythons import debian13
 
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
@@ -46,16 +47,35 @@ def test_changelog_names_the_versions_of_the_formats():
     assert formats in (ROOT / "CHANGELOG.md").read_text()
 
 
+def workflow(name):
+    # YAML 1.1 reads the key `on` as true.
+    read = yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text())
+    steps = [step for job in read["jobs"].values() for step in job.get("steps", [])]
+    return read[True], read["jobs"], steps
+
+
 def test_ci_runs_what_exists():
-    jobs = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text())["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    _, _, steps = workflow("ci")
+    commands = [step["run"] for step in steps if "run" in step]
     assert ".ci/run" in commands and (ROOT / ".ci" / "run").stat().st_mode & 0o111
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    commands += (ROOT / ".ci" / "run").read_text().splitlines()
     made = [command.split()[1] for command in commands if command.startswith("make ")]
-    assert made and set(made) <= set(targets)
+    assert {"test", "test-debian13", "dist"} <= set(made) <= set(targets)
     [build] = [command for command in commands if command.startswith("docker build")]
     for argument in re.findall(r'--build-arg "?(\w+)=', build):
         assert f"\nARG {argument}=" in (ROOT / "Dockerfile").read_text()
+
+
+def test_classifiers_name_the_pythons_of_ci():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    prefix = "Programming Language :: Python :: "
+    named = {one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)}
+    _, jobs, _ = workflow("ci")
+    [setup] = [step for step in jobs["package"]["steps"] if "setup-python" in step.get("uses", "")]
+    assert named == {setup["with"]["python-version"], debian13.PYTHON}
+    readme = (ROOT / "README.md").read_text()
+    assert all(version in readme for version in named)
 
 
 def test_issue_forms_have_the_fields_that_github_requires():
