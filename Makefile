@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-v
   -c constraints.txt
 
 .PHONY: demo serve compare test tools kernels lint bench bench-quick soak chaos fuzz security image-check dist sbom \
-  audit docs test-pythons test-debian13 clean
+  audit docs test-pythons test-debian13 release-check clean
 
 # In a terminal the demo runs until Ctrl-C.
 demo: $(STAMP)-core
@@ -106,6 +106,11 @@ dist: $(STAMP)-dist
 	$(BIN)/python -m build --outdir .cache/dist
 	rm -rf build
 	$(BIN)/python -m twine check --strict .cache/dist/*
+
+# All that a release consists of, built, installed and used; needs root.
+release-check: $(STAMP)-dev
+	tests/fetch_tool.sh buildah
+	$(BIN)/python -m tests.release
 
 # Software bill of materials, from an environment with the server and nothing else.
 SBOM := .cache/sbom

@@ -67,6 +67,25 @@ def test_ci_runs_what_exists():
         assert f"\nARG {argument}=" in (ROOT / "Dockerfile").read_text()
 
 
+def test_a_tag_publishes_what_ci_has_built():
+    of_ci, _, ci_steps = workflow("ci")
+    triggers, jobs, steps = workflow("release")
+    assert triggers == {"push": {"tags": ["v*"]}}
+    assert jobs["ci"]["uses"] == "./.github/workflows/ci.yml" and "workflow_call" in of_ci
+    publish = jobs.pop("publish")
+    assert publish["needs"] == "ci" and jobs["ci"]["needs"] == "version"
+    # Only the job that publishes can get a token from the index.
+    assert publish["permissions"] == {"id-token": "write"}
+    assert all("permissions" not in job for job in jobs.values())
+    fetched, published = publish["steps"]
+    [stored] = [step for step in ci_steps if "upload-artifact" in step.get("uses", "")]
+    assert fetched["with"]["name"] == stored["with"]["name"]
+    assert fetched["with"]["path"] == "dist", "the action publishes this folder"
+    assert published["uses"].startswith("pypa/gh-action-pypi-publish@")
+    used = [step["uses"] for step in (*steps, *ci_steps) if "uses" in step]
+    assert all(re.search(r"@v\d", name) for name in used), used
+
+
 def test_classifiers_name_the_pythons_of_ci():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     prefix = "Programming Language :: Python :: "
