@@ -25,6 +25,9 @@ def test_all_files_name_one_version():
     assert project["version"] == version
     assert f'image.version="{version}"' in (ROOT / "Dockerfile").read_text()
     assert f"dualstream:{version}\n" in (ROOT / "deploy/kubernetes/server/pod.yaml").read_text()
+    chart = yaml.safe_load((ROOT / "deploy/helm/Chart.yaml").read_text())
+    # Helm wants a semantic version.
+    assert (chart["appVersion"], chart["version"]) == (version, version.replace(".dev", "-dev"))
 
 
 def test_changelog_and_security_policy_say_whether_there_is_a_release():
