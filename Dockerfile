@@ -19,12 +19,16 @@ COPY service service
 ARG EXTRAS=server
 # For a private package index: --secret id=pip,src=pip.conf. No layer keeps the secret.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip install --no-cache-dir -c constraints.txt ".[$EXTRAS]"
+    pip install --no-cache-dir --no-compile -c constraints.txt ".[$EXTRAS]" \
+    && rm -r build dualstream.egg-info \
+    && find "$(python -P -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+       -type d -name tests -prune -exec rm -r {} +
 
-# Compile the kernels here; servers only read them. -P imports the installed files and not those of
-# this folder.
+# Compile the kernels here, and to bytecode what a server imports: it only reads them. -P imports the
+# installed files and not those of this folder.
 ENV DUALSTREAM_CACHE_DIR=/opt/kernels
-RUN python -P -m dualstream.service.server.compile_kernels
+RUN python -P -m dualstream.service.server.compile_kernels \
+    && python -P -c "import dualstream.service.cli.serve, dualstream.service.server.workers"
 
 COPY deploy/healthcheck.py /usr/local/bin/dualstream-healthcheck
 COPY deploy/entrypoint.sh /usr/local/bin/dualstream-entrypoint

@@ -69,6 +69,23 @@ def run(container: str, root: Path) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
+def sizes(base: str) -> str:
+    """Compressed size, as a registry stores it, and unpacked size; of each what the base takes."""
+    parts = [f"{layers_bytes(name) / 1e6:.0f} MB" for name in (IMAGE, base)]
+    unpacked = [buildah("images", "--format", "{{.Size}}", name) for name in (IMAGE, base)]
+    return f"{parts[0]} compressed (base {parts[1]}), {unpacked[0]} unpacked (base {unpacked[1]})"
+
+
+def layers_bytes(image: str) -> int:
+    """Bytes of the layers, compressed by gzip."""
+    with tempfile.TemporaryDirectory(dir=STORE) as folder:
+        buildah("push", "--quiet", image, f"oci:{folder}")
+        blobs = Path(folder) / "blobs"
+        [entry] = json.loads((Path(folder) / "index.json").read_text())["manifests"]
+        manifest = json.loads((blobs / entry["digest"].replace(":", "/")).read_text())
+    return sum(layer["size"] for layer in manifest["layers"])
+
+
 def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -97,8 +114,8 @@ def main() -> None:
         seen = run(container, root)
     finally:
         buildah("rm", container)
-    size = buildah("images", "--format", "{{.Size}}", IMAGE)
-    say(f"image: {size}; base ready in {based - started:.0f} s, built in {built - based:.0f} s")
+    say(f"image: {sizes(base)}")
+    say(f"base ready in {based - started:.0f} s, built in {built - based:.0f} s")
     say(f"ran with a read-only root as user {seen['user']}: healthy after {seen['healthy_s']} s")
     say(
         f"{WORKERS} workers with TLS: healthy after {seen['workers_healthy_s']} s, temporary files "

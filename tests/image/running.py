@@ -145,11 +145,18 @@ def tls(running: Running) -> dict[str, str]:
     return {f"DUALSTREAM_{name}": value for name, value in got.items()}
 
 
+def workers_metrics() -> str:
+    return asked("/metrics", url=URL.replace("http:", "https:")).decode()
+
+
 def check_workers(running: Running) -> float:
     """Several workers with TLS: healthy, and sharing their counters."""
     with running.served(**tls(running)) as healthy_s:
-        got = asked("/metrics", url=URL.replace("http:", "https:")).decode()
-        assert f"dualstream_workers {WORKERS}.0" in got, got
+        # One worker can be ready before another has started.
+        until = time.monotonic() + READY_WITHIN_S
+        while f"dualstream_workers {WORKERS}.0" not in workers_metrics():
+            assert time.monotonic() < until, "a worker never started"
+            time.sleep(0.1)
     return healthy_s
 
 
