@@ -162,8 +162,8 @@ function valueOf({ kind }, text) {
   return kind === "number" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-// The history of a key fades with the time of the row.
-const now = () => new Date().toISOString().replace(/\.\d+/, "");
+// The history of a key fades with the time of the row. In minutes, which fit into the field.
+const now = () => new Date().toISOString().replace(/:\d+\.\d+/, "");
 
 // A value of a column as the stream has it; null if none is known. The profile keeps no texts and no times.
 function usualOf({ kind, last, top, mean, count, missing }) {

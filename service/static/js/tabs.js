@@ -28,6 +28,9 @@ export class Tabs {
       tab.setAttribute("tabindex", k === at ? "0" : "-1");
       this.panels[k].hidden = k !== at;
     });
+    // On a phone the tabs are wider than the screen.
+    const [list, tab] = [this.element.firstChild, this.tabs[at]];
+    list.scrollLeft = tab.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2;
     this.changed(this.names[at]);
   }
 
