@@ -30,6 +30,9 @@ _MOST_NUMBER = 50.0
 _HEAVIEST = 1e6
 """Weight that a heavier row counts with: P would lose all its digits."""
 
+MAX_P, MAX_W = 1e6, 1e100
+"""More than any entry of P, whose trace is limited, and of w. Larger ones ruin a stack for good."""
+
 _FORGETTING, _LEAST_CURVATURE, _MOST_TRACE = 0.9995, 1e-3, 1e3
 
 

@@ -14,6 +14,8 @@ from dualstream.solvers.portfolio import stack_kernels as _stack, weighting_kern
 from dualstream.solvers.portfolio.stack_kernels import (
     BASE,
     MAX_INPUT,
+    MAX_P,
+    MAX_W,
     MEMBER,
     PRIOR,
     ROLE,
@@ -335,6 +337,9 @@ class Rule:
         )
         if len(self.stack):
             check_arrays(state, {"stack": (self.size + 2, self.size + 1)})
+            *p, w = np.abs(state["stack"])
+            if np.max(p) > MAX_P or np.max(w) > MAX_W:
+                raise CorruptState("the stack is damaged")
         roles: Ints = state["roles"].astype(np.int64)
         if not np.array_equal(roles, self.roles) or not state["members"][IS_ACTIVE].any():
             raise CorruptState("the roles of the members are damaged")

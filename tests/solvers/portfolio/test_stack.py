@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dualstream.solvers.errors import InvalidSpec, MemberError
+from dualstream.solvers.errors import CorruptState, InvalidSpec, MemberError
 from tests.solvers.nonlinear.streams import learner_of, waves
 from tests.solvers.portfolio_reference import dual_step
 
@@ -81,6 +81,11 @@ def test_the_stack_continues_as_members_come_and_go():
     again = portfolio([*MEMBERS, STACK])
     again.restore(learner.state())
     assert np.array_equal(learner.learn(batch[300:]).scores, again.learn(batch[300:]).scores)
+    for row, value in ((0, 1e99), (2, -1e99), (-1, 1e300)):
+        damaged = learner.state()
+        damaged["rule.stack"][row] = value
+        with pytest.raises(CorruptState, match="stack"):
+            again.restore(damaged)
     assert {view.name for view in learner.members()} >= {"stack", "more"}
     learner.remove_member("stack")
     assert len(learner._rule.stack) == 0
