@@ -72,15 +72,14 @@ class Decisions:
     def _kinds(self, batch: Batch, outcome: Outcome, as_served: Floats) -> Bytes:
         """What each row does (n,). Rows of weight 0, and rejected ones, do nothing."""
         learned = ~outcome.rejected & (batch.weights > 0.0)
-        learned[: outcome.relearned] = False
         kinds = np.where(learned, a.LEARNED, a.SKIPPED).astype(np.uint8)
-        if batch.served is None:
-            return kinds
-        has_served = np.isfinite(batch.served)
-        if self._enters_when_served:
-            kinds[learned & has_served] = a.LATE
-        if outcome.observed is not None and len(as_served):
-            kinds[outcome.observed & has_served & ~np.isnan(as_served)] = a.SERVED
+        if batch.served is not None:
+            has_served = np.isfinite(batch.served)
+            if self._enters_when_served:
+                kinds[learned & has_served] = a.LATE
+            if outcome.observed is not None and len(as_served):
+                kinds[outcome.observed & has_served & ~np.isnan(as_served)] = a.SERVED
+        if outcome.relearned:
             kinds[: outcome.relearned] = a.SKIPPED
         return kinds
 
