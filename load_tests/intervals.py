@@ -53,7 +53,9 @@ are (Gibbs and Candes 2021, proposition 4.1). Tests check the bound on doubling,
 alternating residuals, and on random ones. Thresholds begin after {least} residuals.
 
 The step and the number of residuals were chosen on the {seen} streams that the regression
-portfolio was chosen on; the others were measured once. A step of .02 was no better. With residuals
+portfolio was chosen on; the others were measured once. A step of .02 was no better. Windows of 400
+to 2,000 rows and steps of .005 to .015 have mean widths of 1.057 to 1.077 at 90 %, in no order, and
+a difference on the chosen streams is not one on the others. With residuals
 divided by the mean of the last 50 to 200, coverage of the worst {worst} rows rises by half a point,
 and intervals are 3 to 5 % wider, without limit where residuals become 0.
 
