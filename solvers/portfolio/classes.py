@@ -68,7 +68,8 @@ class PortfolioClasses(OneVsRest):
     def _join(self, learner: Learner, first: Learner) -> None:
         """See OneVsRest. A class without the dropped members has nothing to share."""
         one, rest = cast(Portfolio, learner), cast(Portfolio, first)
-        if one.names != [name for name in rest.names if name not in self._dropped]:
+        kept = [name for name in rest.names if name not in self._dropped]
+        if one.names == rest.names or one.names != kept:
             one.share_columns(rest)
 
     def _drop_from(self, learner: Learner) -> None:
