@@ -121,7 +121,7 @@ export class Plot {
     this.summary.textContent = values.length ? `Now: ${values.join(", ")}.` : "No data yet.";
   }
 
-  // uPlot has zoomed when this is called.
+  // uPlot zooms after this.
   zoomTo({ select, posToVal }) {
     if (!(select.width > 0)) return;
     this.zoom = [posToVal(select.left, "x"), posToVal(select.left + select.width, "x")];

@@ -58,7 +58,9 @@ export async function showModel(root, id, tab, signal, ready) {
   const intervals = hasIntervals(spec) ? intervalsPart(id, spec, plots.first, signal) : null;
   const confusion = hasClasses(spec) ? confusionPart(id, spec, signal) : null;
   plots.ranged.push(...decisions.plots, ...(intervals?.plots ?? []));
-  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element, plots.lossCard, confusion?.element ?? "", decisions.elements, intervals?.elements ?? "",
+  const charts = h("div", { class: "grid" }, plots.errorCard, predict.element,
+    // A wide card is before the others, so that they fill a line.
+    spec.task === "multiclass" ? [confusion.element, plots.lossCard] : [plots.lossCard, confusion?.element ?? ""], decisions.elements, intervals?.elements ?? "",
     plots.rankingCard, plots.gapCard, plots.rateCard, plots.delayCard);
   const grid = (...children) => h("div", { class: "grid" }, children);
   const tabs = new Tabs(id, {
