@@ -26,13 +26,16 @@ def on_path(path: str) -> list[tuple[int, Path]]:
     return result
 
 
-def why_not(python: Path) -> str | None:
-    """Reason why this interpreter cannot make an environment."""
-    command = [str(python), "-c", "import ensurepip, venv"]
+def executable(python: Path) -> tuple[str, str]:
+    """The interpreter that a file on PATH starts, which can be a script of a version manager.
+
+    Empty, with the reason, if it cannot make an environment.
+    """
+    command = [str(python), "-c", "import ensurepip, sys, venv; print(sys.executable)"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or ["it does not start"])[-1]
+        return done.stdout.strip(), ""
+    return "", (done.stderr.strip().splitlines() or ["it does not start"])[0]
 
 
 def main() -> int:
@@ -42,16 +45,16 @@ def main() -> int:
     for minor, python in on_path(os.environ["PATH"]):
         if minor in done:
             continue
-        reason = why_not(python)
-        if reason is not None:
+        interpreter, reason = executable(python)
+        if not interpreter:
             say(f"{python}: left out: {reason}")
             continue
         done.add(minor)
         wheel = wheel or build_wheel(CACHE / "wheel")
         folder = CACHE / f"3.{minor}"
-        with step(f"{python}"):
+        with step(interpreter):
             try:
-                check(Target(str(python), folder, str(folder)), wheel)
+                check(Target(interpreter, folder, str(folder)), wheel)
             except SystemExit as error:
                 say(str(error))
                 failed = True
