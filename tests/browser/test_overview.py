@@ -147,6 +147,7 @@ def test_the_keyboard_is_enough(page: Page, three: httpx.Client):
     expect(page.get_by_role("tab", name="Settings")).to_be_focused()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Overview")).to_be_focused()
+    expect(page.get_by_role("tabpanel", name="Overview")).to_be_visible()
     tried = page.get_by_label("Features, as JSON")
     page.get_by_text("As JSON", exact=True).focus()
     page.keyboard.press("Enter")
