@@ -31,6 +31,7 @@ from dualstream.solvers.nonlinear.learner import NonlinearLearner
 from dualstream.solvers.nonlinear.neighbours_kernels import (
     AT,
     LABEL,
+    LANES,
     N_INTS,
     ROWS,
     SAMPLES,
@@ -62,7 +63,7 @@ class NeighbourRing:
         self._k = np.zeros(N_INTS, np.int64)
         self._mean = np.zeros(2)
         self._about = np.zeros((2, spec["window"]))
-        self._distances = np.empty(spec["window"], np.float32)
+        self._distances = np.empty(spec["window"] + LANES, np.float32)
         self._near = np.empty((2, spec["neighbours"]))
         self._make_room(4)
 

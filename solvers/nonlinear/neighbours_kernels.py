@@ -7,7 +7,8 @@ In every kernel, for S columns and a ring of W rows
     moments   (3, S)  see standardise.py
     ring      (S, W)  float32, standardised values
     about     (2, W)  label and weight of each row
-    distances (W,)    float32, scratch; near (2, K) scratch: distance and place of the nearest rows
+    distances (W + LANES,)   float32, scratch
+    near      (2, K)  scratch: distance and place of the nearest rows
 """
 
 import math
@@ -35,6 +36,8 @@ DONE, NEEDS_COLUMN, NEEDS_REVIEW = range(3)
 
 START = 0.3
 """Added to the weights of each class."""
+LANES = 64
+"""Groups of rows whose least distances bound the distances of the nearest rows."""
 _BLOCK, _RATE = 16, 0.01
 
 
@@ -46,29 +49,76 @@ def add_squares(n: int, value: f4, column: F4, distances: F4) -> None:
         distances[r] += apart * apart
 
 
+@kernel(inline=True, apart=True)
+def add_four_squares(
+    n: int, v0: f4, v1: f4, v2: f4, v3: f4, c0: F4, c1: F4, c2: F4, c3: F4, distances: F4
+) -> None:
+    """As four calls of `add_squares`, but the sums are read and written once."""
+    for r in range(n):
+        a0, a1, a2, a3 = v0 - c0[r], v1 - c1[r], v2 - c2[r], v3 - c3[r]
+        distances[r] = distances[r] + a0 * a0 + a1 * a1 + a2 * a2 + a3 * a3
+
+
+@kernel(inline=True)
+def insert(distance: float, place: int, count: int, near: F8_2D) -> int:
+    """Enter a row among the `count` nearest so far; their new number. Of ties the first stays."""
+    most = near.shape[1]
+    if count < most:
+        p = count
+        count += 1
+    elif distance < near[0, most - 1]:
+        p = most - 1
+    else:
+        return count
+    while p > 0 and near[0, p - 1] > distance:
+        near[0, p], near[1, p] = near[0, p - 1], near[1, p - 1]
+        p -= 1
+    near[0, p], near[1, p] = distance, place
+    return count
+
+
+@kernel(inline=True, apart=True)
+def lower(distances: F4, least: F4) -> None:
+    """least (LANES,) = the smaller one of both."""
+    for lane in range(LANES):
+        least[lane] = min(least[lane], distances[lane])
+
+
+@kernel(inline=True)
+def limit_of(n: int, distances: F4, near: F8_2D) -> f4:
+    """A distance within which the nearest rows are; `near` is overwritten.
+
+    Of LANES groups of rows, the least distances of K groups bound that of the K-th nearest row.
+    """
+    least, count = distances[-LANES:], 0
+    for lane in range(LANES):
+        least[lane] = np.inf
+    for first in range(0, n - LANES + 1, LANES):
+        lower(distances[first : first + LANES], least)
+    for lane in range(LANES):
+        count = insert(least[lane], lane, count, near)
+    return np.float32(near[0, count - 1] if count == near.shape[1] else np.inf)
+
+
+@kernel(inline=True)
+def count_within(distances: F4, limit: f4) -> int:
+    """How many distances are not above the limit."""
+    within = 0
+    for r in range(distances.shape[0]):
+        within += 1 if distances[r] <= limit else 0
+    return within
+
+
 @kernel(inline=True)
 def nearest(n: int, distances: F4, near: F8_2D) -> int:
     """Fill `near` with the nearest rows, nearest first; their number. Ties: the lower place."""
-    most = near.shape[1]
-    count, limit = 0, np.float32(np.inf)
-    for block in range(0, n, _BLOCK):
-        end = min(block + _BLOCK, n)
-        least = distances[block]
-        for r in range(block + 1, end):
-            least = min(least, distances[r])
-        if not least < limit:
-            continue
-        for r in range(block, end):
-            if distances[r] < limit:
-                if count < most:
-                    count += 1
-                p = count - 1
-                while p > 0 and near[0, p - 1] > distances[r]:
-                    near[0, p], near[1, p] = near[0, p - 1], near[1, p - 1]
-                    p -= 1
-                near[0, p], near[1, p] = distances[r], r
-                if count == most:
-                    limit = np.float32(near[0, count - 1])
+    limit, count = limit_of(n, distances, near), 0
+    for first in range(0, n, _BLOCK):
+        block = distances[first : min(first + _BLOCK, n)]
+        if count_within(block, limit) > 0:
+            for r in range(block.shape[0]):
+                if block[r] <= limit:
+                    count = insert(block[r], first + r, count, near)
     return count
 
 
@@ -78,7 +128,21 @@ def find_near(x: F8, k: I8, moments: F8_2D, ring: F4_2D, distances: F4, near: F8
     n = k[ROWS]
     for r in range(n):
         distances[r] = np.float32(0.0)
-    for j in range(k[COLUMNS]):
+    fours = k[COLUMNS] & ~3
+    for j in range(0, fours, 4):
+        add_four_squares(
+            n,
+            np.float32(standardised(x[j], j, moments)),
+            np.float32(standardised(x[j + 1], j + 1, moments)),
+            np.float32(standardised(x[j + 2], j + 2, moments)),
+            np.float32(standardised(x[j + 3], j + 3, moments)),
+            ring[j],
+            ring[j + 1],
+            ring[j + 2],
+            ring[j + 3],
+            distances,
+        )
+    for j in range(fours, k[COLUMNS]):
         add_squares(n, np.float32(standardised(x[j], j, moments)), ring[j], distances)
     return nearest(n, distances, near)
 

@@ -79,14 +79,14 @@ def test_a_step_of_the_net_is_along_the_gradient_of_its_loss():
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_neighbours_are_those_of_a_search_through_all_rows(task):
-    batch = waves(300, 3, task=task)
-    learner = learner_of(3, algorithm="neighbours", window=50, neighbours=7, task=task)
+    batch = waves(300, 5, task=task)
+    learner = learner_of(5, algorithm="neighbours", window=150, neighbours=7, task=task)
     result = learner.learn(batch).scores
-    x = np.zeros((300, 3))
+    x = np.zeros((300, 5))
     for i in range(300):
         part = slice(batch.indptr[i], batch.indptr[i + 1])
         x[i, batch.indices[part]] = batch.values[part]
-    moments, ring, mean = np.zeros((3, 3)), [], 0.0
+    moments, ring, mean = np.zeros((3, 5)), [], 0.0
     for i, y in enumerate(batch.labels.tolist()):
         scaled = [standardise.standardised(float(v), j, moments) for j, v in enumerate(x[i])]
         near = sorted(
@@ -107,9 +107,9 @@ def test_neighbours_are_those_of_a_search_through_all_rows(task):
                 total = sum(s * t for s, (_, t) in zip(share, near, strict=True))
                 expected = total / sum(share)
         assert result[i] == pytest.approx(expected, rel=1e-3, abs=1e-4), i
-        standardise.count_moments(3, x[i], moments)
+        standardise.count_moments(5, x[i], moments)
         scaled = [standardise.standardised(float(v), j, moments) for j, v in enumerate(x[i])]
-        ring = [*ring, (scaled, y)][-50:]
+        ring = [*ring, (scaled, y)][-150:]
         mean += (y - mean) / (i + 1)
 
 
