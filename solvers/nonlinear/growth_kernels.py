@@ -203,6 +203,29 @@ def best_split(
 
 
 @kernel(inline=True)
+def partition(
+    first: int, end: int, column: int, edge: int, codes: U1_2D, order: I4, right: I4
+) -> int:
+    """Put rows of order[first:end] whose bin is at most `edge` first; their number.
+
+    right    is overwritten
+    """
+    # Unsigned, because numba looks at the sign of each other index.
+    one, zero, j = np.uint64(1), np.uint64(0), np.uint64(column)
+    start, middle, beyond = np.uint64(first), np.uint64(first), zero
+    for a in range(start, np.uint64(end)):
+        # Both are written, since a branch on the data would be mispredicted.
+        r = order[a]
+        is_left = one if codes[np.uint64(r), j] <= edge else zero
+        order[middle] = right[beyond] = r
+        middle += is_left
+        beyond += one - is_left
+    for a in range(beyond):
+        order[middle + a] = right[a]
+    return int(np.int64(middle - start))
+
+
+@kernel(inline=True)
 def sort_key(bits: int) -> int:
     """A whole number in the order of the float with these bits (IEEE 754)."""
     return bits ^ ((bits >> 63) & _MOST_KEY)
@@ -312,16 +335,8 @@ def split_leaf(
             int(grown[best, EDGE]),
             int(grown[best, NODE]),
         )
-        middle, beyond = first, 0
-        for a in range(first, end):
-            # Both are written, since a branch on the data would be mispredicted.
-            r = order[a]
-            is_left = 1 if codes[r, column] <= edge else 0
-            order[middle] = right[beyond] = r
-            middle += is_left
-            beyond += 1 - is_left
-        for a in range(beyond):
-            order[middle + a] = right[a]
+        middle = first + partition(first, end, column, edge, codes, order, right)
+        beyond = end - middle
         if middle == first or beyond == 0:
             # The sums of an empty side can differ from 0 by their rounding errors.
             grown[best, GAIN] = 0.0
