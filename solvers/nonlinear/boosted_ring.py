@@ -59,6 +59,8 @@ DRAWN = 32
 """Columns that a tree may split, about."""
 AT_ONCE = 2**18
 """Rows times columns up to which a tree grows with one row."""
+QUICK_ROWS = 2**14
+"""In a ring of at most this length no row takes more than one or two milliseconds."""
 MOST_SHARED = 1.25
 """Bins of a column change if this many times as many pairs of values share one as need be."""
 
@@ -248,10 +250,11 @@ class TreeRing:
             _kernels.drop_tree(about, self._leaves, tree, self._value)
         if self._grows_slowly:
             # At most a split with each row, one that makes the root, and one that fails.
-            age = (order - (k[AT] - k[SINCE_TREE])) % self._window
-            leaves_soon = age < self.spec["leaves"] + 2
-            about[leaves_soon] = 0.0
-            order = order[~leaves_soon]
+            rows = np.arange(self.spec["leaves"] + 2) + (k[AT] - k[SINCE_TREE])
+            rows %= self._window
+            leave_soon = rows[rows < n]
+            about[leave_soon] = 0.0
+            order = np.delete(order, leave_soon)
         return self._growth_on(about, order)
 
     def _growth_on(self, about: Floats, order: Indices) -> Growth:
@@ -366,9 +369,9 @@ class TreeRing:
         return drawn
 
     def has_long_row(self, rows: int) -> bool:
-        """See protocols/learner.py: whether a tree grows with one of the next rows."""
+        """See protocols/learner.py: whether a large tree grows with one of the next rows."""
         k = self._k.tolist()
-        if min(k[ROWS] + rows, self._window) * self._work <= 1024:
+        if min(k[ROWS] + rows, self._window) * self._work <= QUICK_ROWS:
             return False
         return bool(k[GROW_ROWS] or (k[SINCE_TREE] + rows) * self._renewal >= k[ROWS])
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, InvalidSpec, make_learner, resolve_spec
+from dualstream.solvers.nonlinear import boosted_ring
 from dualstream.solvers.protocols.learner import has_long_row
 from dualstream.solvers.spec.cost import check_cost, learning_cost, making_seconds, predicting_cost
 
@@ -153,7 +154,7 @@ def test_the_estimate_grows_with_classes_and_members():
     assert learning_cost(portfolio).row > few.row + 1e-4 and few.is_plain
 
 
-def test_a_learner_says_when_a_row_may_start_long_work():
+def test_a_learner_says_when_a_row_may_start_long_work(monkeypatch):
     spec = resolve_spec(
         {
             "algorithm": "dual_ascent",
@@ -177,6 +178,12 @@ def test_a_learner_says_when_a_row_may_start_long_work():
     assert not has_long_row(learner, 31) and has_long_row(learner, 32)
     learner.learn(batch_of(eight, 32, 0))
     assert not has_long_row(learner, 1000)
+    boosted = resolve_spec({"algorithm": "boosted", "features": {"kind": "indexed", "dim": 10}})
+    trees = make_learner(boosted)
+    trees.learn(batch_of(boosted, 64, 0))
+    assert not has_long_row(trees, 1000)
+    monkeypatch.setattr(boosted_ring, "QUICK_ROWS", 64)
+    assert not has_long_row(trees, 0) and has_long_row(trees, 1000)
 
 
 @pytest.mark.parametrize("is_member", [False, True])
