@@ -100,11 +100,13 @@ image-check: | $(BIN)/python
 	tests/fetch_tool.sh buildah
 	$(BIN)/python -m tests.image
 
-# Wheel and sdist in .cache/dist, checked as a package index checks them.
+# Wheels and sdist in .cache/dist, checked as a package index checks them. The second wheel has compiled
+# kernels.
 dist: $(STAMP)-dist
 	rm -rf .cache/dist build
 	$(BIN)/python -m build --outdir .cache/dist
 	rm -rf build
+	$(BIN)/python -m deploy.platform_wheel .cache/dist/*-py3-none-any.whl
 	$(BIN)/python -m twine check --strict .cache/dist/*
 
 # All that a release consists of, built, installed and used; needs root.
@@ -162,7 +164,7 @@ $(STAMP)-supply: pyproject.toml constraints.txt | $(BIN)/python
 
 $(STAMP)-dist: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dist]'
-	touch $@
+	touch $@ $(STAMP)-core
 
 $(STAMP)-docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[server,docs]'

@@ -3,8 +3,8 @@
 A kernel is compiled, or loaded from the cache, when its module is imported, only for the signature
 of its annotations: a call with other types is a TypeError, never a compilation. A kernel that only
 kernels call waits until a caller is compiled: cached callers contain its code. Machine code depends
-only on the pinned CPU. So all workers compute the same bits, and a cache baked into an image is
-valid.
+only on the pinned CPU. So all workers compute the same bits, and a cache baked into an image or a
+wheel is valid.
 
 Settings, read only here:
     DUALSTREAM_CPU         LLVM's name of the CPU to compile for (default: x86-64-v3, else generic)
@@ -26,15 +26,20 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Annotated, Any, TypeVar, overload
+from typing import IO, Annotated, Any, TypeVar, overload
 
 # SVML's exp has other bits than the C library's.
 os.environ.setdefault("NUMBA_DISABLE_INTEL_SVML", "1")
 
-import numba
+try:
+    import numba
+except ModuleNotFoundError as missing:
+    needs = f"dualstream.solvers needs {missing.name}: pip install 'dualstream[server]'"
+    raise ModuleNotFoundError(needs, name=missing.name) from None
+import llvmlite  # type: ignore[import-untyped]
 import numpy as np
 import numpy.typing as npt
-from llvmlite import binding as llvm  # type: ignore[import-untyped]
+from llvmlite import binding as llvm
 from numba.core.caching import FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, compile_result
@@ -135,13 +140,23 @@ def _cache_root() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "dualstream"
 
 
+def _platform() -> str:
+    """What all kernels depend on, as the name of a folder."""
+    parts = [
+        str(sys.implementation.cache_tag),
+        f"numba-{numba.__version__}",
+        f"llvmlite-{llvmlite.__version__}",
+        CPU,
+        hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12],
+    ]
+    return "-".join([*parts, "boundscheck"] if _config.BOUNDSCHECK else parts)
+
+
 def _cache_dir() -> Path | None:
-    """Cache directory, named by a digest of what all kernels depend on; None without a home."""
-    stamp = hashlib.sha256(Path(__file__).read_bytes())
-    stamp.update(f"{sys.version} {numba.__version__} {_config.BOUNDSCHECK}".encode())
+    """Where compiled kernels are written; None without a home directory."""
     try:
-        return _cache_root() / stamp.hexdigest()[:16]
-    except RuntimeError as error:  # no home directory
+        return _cache_root() / PLATFORM
+    except RuntimeError as error:
         _warn_once(error)
         return None
 
@@ -167,7 +182,9 @@ def _content(value: Any, names: Iterable[str] = ()) -> object:
     names   for a module: those that may be read of it
     """
     if isinstance(value, Dispatcher):
-        return value._cache.source  # type: ignore[attr-defined]
+        cache: Any = value._cache  # type: ignore[attr-defined]
+        cache.is_called = True
+        return cache.source
     if isinstance(value, CodeType):
         constants = [_content(one) for one in value.co_consts]
         return value.co_code, value.co_names, value.co_varnames, constants
@@ -190,12 +207,74 @@ def _content(value: Any, names: Iterable[str] = ()) -> object:
 
 _ERRORS: list[Exception] = []
 """Errors of the cache so far."""
+_UNWRITTEN: list[Exception] = []
+"""Errors of writing into it."""
 
 
 def _warn_once(error: Exception) -> None:
     if not _ERRORS:
         log.warning("the kernel cache failed, so kernels are compiled: %s", error)
     _ERRORS.append(error)
+
+
+@functools.cache
+def _explain_shipped() -> None:
+    """Log once why kernels are compiled although the package has compiled ones."""
+    if not _SHIPPED.is_dir():
+        return
+    names = ", ".join(sorted(path.name for path in _SHIPPED.iterdir()))
+    of = "other sources" if (_SHIPPED / PLATFORM).is_dir() else f"{names}, and this is {PLATFORM}"
+    log.warning("kernels are compiled: those of the installed wheel are of %s", of)
+
+
+def _folders() -> list[Path]:
+    """Folders of compiled kernels, in the order in which they are read."""
+    return [_SHIPPED / PLATFORM, *([] if _CACHE_DIR is None else [_CACHE_DIR])]
+
+
+@functools.cache
+def _complete() -> str:
+    """Name of the file that says that a folder has all kernels; it has a digest of the sources."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"complete-{digest.hexdigest()[:32]}"
+
+
+def is_complete() -> bool:
+    """Are all kernels compiled? The first call reads all sources, for about 15 ms."""
+    return DISABLED or any(os.path.exists(folder / _complete()) for folder in _folders())
+
+
+def mark_complete() -> None:
+    """Note that all kernels are compiled. Raises OSError if the cache cannot be written."""
+    if cannot_write():
+        raise OSError("the kernel cache cannot be written")
+    open_lock(_complete()).close()
+
+
+def cannot_write() -> bool:
+    """Has this process failed to write a compiled kernel?"""
+    return _CACHE_DIR is None or bool(_UNWRITTEN)
+
+
+def open_lock(name: str = "lock") -> IO[bytes]:
+    """A file of the cache folder, opened for writing. Raises OSError."""
+    if _CACHE_DIR is None:
+        raise OSError("there is no home directory")
+    _CACHE_DIR.mkdir(parents=True, exist_ok=True)
+    return open(_CACHE_DIR / name, "wb")
+
+
+def no_action(name: str) -> None:
+    """The default of `on_missing` and `on_made`."""
+
+
+on_missing: Callable[[str], None] = no_action
+"""Called with the name of a kernel that is in no cache, before it is compiled. It may fill the
+cache by other processes."""
+on_made: Callable[[str], None] = no_action
+"""Called with the name of a kernel that has been compiled or loaded."""
 
 
 _DIGEST_BYTES = 32
@@ -230,33 +309,50 @@ class _KernelCache(FunctionCache):
     digest is checked first.
     """
 
-    def __init__(self, function: Callable[..., Any], source: str, directory: Path) -> None:
+    def __init__(self, function: Callable[..., Any], source: str) -> None:
         self._py_func = function
+        self._cache_path = str(_CACHE_DIR)  # for numba's statistics
         self.source = source
-        self._cache_path = str(directory)
+        self.file = Path()
+        """File that the kernel was loaded from."""
+        self.is_called = False
+        """Does another kernel call it?"""
 
-    def _path(self, signature: Any, codegen: Any) -> Path:
-        function: Any = self._py_func
+    def _file_name(self, signature: Any, codegen: Any) -> str:
+        """Name of the kernel's file."""
         index_key: Any = self._index_key
         key = f"{self.source} {index_key(signature, codegen)}"
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-        name = f"{function.__module__}.{function.__qualname__}-{digest}"
-        return Path(self._cache_path, name)
+        return f"{_name_of(self._py_func)}-{digest}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel; None if it is not in the cache."""
-        try:
-            path = self._path(sig, target_context.codegen())
-            content = memoryview(path.read_bytes())
-            digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-            if digest != _digest(path, code):
-                raise ValueError(f"{path} is damaged")
-            return self._loaded(target_context, code)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except Exception as error:
-            _warn_once(error)
-            return None
+        name = self._file_name(sig, target_context.codegen())
+        loaded = self._find(name, target_context)
+        if loaded is None:
+            _explain_shipped()
+            on_missing(_name_of(self._py_func))
+            # Other processes may have compiled it.
+            loaded = self._find(name, target_context)
+        return loaded
+
+    def _find(self, name: str, context: Any) -> Any:
+        """The compiled kernel of a file; None if no folder has it."""
+        for folder in _folders():
+            path = folder / name
+            try:
+                content = memoryview(path.read_bytes())
+                digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+                if digest != _digest(path, code):
+                    raise ValueError(f"{path} is damaged")
+                loaded = self._loaded(context, code)
+                self.file = path
+                return loaded
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except Exception as error:
+                _warn_once(error)
+        return None
 
     def _loaded(self, context: Any, code: memoryview) -> Any:
         """What numba's `CompileResult._rebuild` makes."""
@@ -281,9 +377,13 @@ class _KernelCache(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the compiled kernel to a file."""
         assert not data.library.has_dynamic_globals  # pointers of this process
-        code: bytes = _dumps(data._reduce())
+        if _CACHE_DIR is None:
+            return
+        *facts, _, reload_init, envs = data._reduce()
+        # Without the text of the types, which nothing reads.
+        code: bytes = _dumps((*facts, "", reload_init, envs))
         try:
-            path = self._path(sig, data.codegen)
+            path = _CACHE_DIR / self._file_name(sig, data.codegen)
             path.parent.mkdir(parents=True, exist_ok=True)
             written = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
             try:
@@ -293,6 +393,30 @@ class _KernelCache(FunctionCache):
                 written.unlink(missing_ok=True)
         except OSError as error:
             _warn_once(error)
+            _UNWRITTEN.append(error)
+
+
+def copy_kernels(folder: Path) -> None:
+    """Copy the kernels that this process has loaded, for a wheel.
+
+    LLVM IR is left out where no kernel calls the kernel: it is most of the bytes.
+    """
+    for compiled in _KERNELS:
+        cache = compiled._cache
+        if not cache.file.name:  # its callers have its code
+            continue
+        path = folder / PLATFORM / cache.file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        code = cache.file.read_bytes()[_DIGEST_BYTES:]
+        if not cache.is_called:
+            (name, kind, (machine_code, _)), *facts = pickle.loads(code)  # noqa: S301
+            code = _dumps(((name, kind, (machine_code, b"")), *facts))
+        path.write_bytes(_digest(path, code) + code)
+    (folder / PLATFORM / _complete()).touch()
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def _digest(path: Path, code: bytes | memoryview) -> bytes:
@@ -307,6 +431,10 @@ DISABLED: bool = _config.DISABLE_JIT
 
 CPU = _pin_cpu()
 """LLVM's name of the CPU that kernels are compiled for."""
+PLATFORM = _platform()
+"""What all kernels depend on: kernels that were compiled with another numba are other ones."""
+_SHIPPED = Path(__file__).with_name("kernels")
+"""Folder of the compiled kernels of a wheel for one platform."""
 _CACHE_DIR = None if DISABLED else _cache_dir()
 _MAKING = threading.Lock()
 _KERNELS: list[Any] = []
@@ -412,9 +540,8 @@ def kernel(
             gc.set_threshold(*_GARBAGE_THRESHOLDS)
             try:
                 compiled = jit(**options)(function)
-                if _CACHE_DIR is not None:
-                    source = _source_of(function, signature, (inline, apart, is_inner))
-                    compiled._cache = _KernelCache(function, source, _CACHE_DIR)
+                source = _source_of(function, signature, (inline, apart, is_inner))
+                compiled._cache = _KernelCache(function, source)
                 if is_inner:
                     _compile_for_callers(compiled, signature)
                 else:
@@ -423,6 +550,7 @@ def kernel(
             finally:
                 gc.set_threshold(*thresholds)
         _KERNELS.append(compiled)
+        on_made(_name_of(function))
         return compiled  # type: ignore[no-any-return]
 
     return compile_it if plain is None else compile_it(plain)

@@ -153,7 +153,10 @@ def _run(
 ) -> None:
     """The forked process: runs `dualstream` after its imports."""
     from dualstream.service.cli import app
+    from dualstream.solvers import jit
 
+    # `make test` compiles all kernels. Without it, no server of a test starts to do so.
+    jit.is_complete = lambda: True
     # What was imported lives as long as the process: traversing it took 0.25 s per process.
     gc.freeze()
     for descriptor, connection in descriptors.items():

@@ -6,6 +6,7 @@ environment has packages of these names, which an installation must neither repl
 """
 
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -18,8 +19,12 @@ from pathlib import Path, PurePosixPath
 import httpx
 import pytest
 import setuptools
+from packaging.tags import Tag, sys_tags
+from packaging.utils import parse_wheel_filename
 
+from deploy.platform_wheel import build as build_platform_wheel
 from dualstream import __version__
+from dualstream.solvers import jit
 
 ROOT = Path(__file__).parent.parent
 LINKS = ("client", "consume", "service", "solvers", "wire")
@@ -92,6 +97,14 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def platform_wheel(wheel: Path) -> Path:
+    """The wheel with compiled kernels."""
+    if jit.DISABLED or platform.machine() != "x86_64" or jit.CPU != "x86-64-v3":
+        pytest.skip("needs the processor and the compiler of the wheel")
+    return build_platform_wheel(wheel)
+
+
+@pytest.fixture(scope="module")
 def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tree, "sdist", tmp_path_factory.mktemp("sdist"))
 
@@ -134,6 +147,28 @@ def test_wheel_contains_dualstream_alone_and_all_of_it(tree, wheel):
     result = below_dualstream(names)
     assert set(result.values()) == {1}
     assert {*DATA_FILES, "__init__.py", *files_of_links(tree)} <= set(result)
+
+
+def test_platform_wheel_adds_compiled_kernels_and_fits_as_numba_does(wheel, platform_wheel):
+    first, second = zipfile.ZipFile(wheel), zipfile.ZipFile(platform_wheel)
+    info = f"dualstream-{__version__}.dist-info"
+    names, added = set(first.namelist()), set(second.namelist()) - set(first.namelist())
+    assert names <= set(second.namelist())
+    changed = {one for one in names if first.read(one) != second.read(one)}
+    assert changed == {f"{info}/RECORD", f"{info}/WHEEL"}
+    folder = f"dualstream/solvers/kernels/{jit.PLATFORM}/"
+    kernels = {one.removeprefix(folder).rpartition("-")[0] for one in added}
+    assert {"complete", "dualstream.solvers.online.asset.learn_rows"} <= kernels
+    assert len(added) == len(kernels) > 200
+    assert platform_wheel.stat().st_size < 6 << 20
+    # Its tags are those of its name, and pip takes it before the universal one.
+    lines = second.read(f"{info}/WHEEL").decode().splitlines()
+    _, _, _, tags = parse_wheel_filename(platform_wheel.name)
+    assert {line for line in lines if line.startswith("Tag")} == {f"Tag: {tag}" for tag in tags}
+    order = list(sys_tags())
+    assert min(map(order.index, tags & set(order))) < order.index(Tag("py3", "none", "any"))
+    rows = second.read(f"{info}/RECORD").decode().splitlines()
+    assert [row.split(",")[0] for row in rows] == second.namelist()
 
 
 def test_sdist_contains_each_source_once(tree, sdist):
@@ -218,15 +253,18 @@ def listening(process: "subprocess.Popen[str]") -> Iterator[str]:
             return
 
 
-def test_installed_wheel_serves_and_learns_in_an_empty_directory(wheel, environment, empty):
-    environment.install(wheel)
+def test_installed_wheel_serves_and_learns_in_an_empty_directory(
+    platform_wheel, environment, empty
+):
+    environment.install(platform_wheel)
     check_imports(environment, empty)
     command = [environment.bin / "dualstream", "serve", "--port", "0"]
     with subprocess.Popen(
         [*command, "--store", f"sqlite:///{empty / 'rows.db'}"],
         cwd=empty,
-        env=clean_environment(),
+        env=clean_environment(NUMBA_DISABLE_JIT="0", DUALSTREAM_CACHE_DIR=str(empty / ".cache")),
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
@@ -240,7 +278,10 @@ def test_installed_wheel_serves_and_learns_in_an_empty_directory(wheel, environm
                 assert "<html" in client.get("/").raise_for_status().text
         finally:
             process.terminate()
+        assert process.stderr is not None
+        assert "ompil" not in process.stderr.read()
     assert (empty / "rows.db").exists()
+    assert not (empty / ".cache").exists(), "kernels of the wheel need no other cache"
     check_imports(environment, empty)
 
 

@@ -1,5 +1,6 @@
 """Health checks /livez and /readyz, and Prometheus metrics /metrics."""
 
+import asyncio
 import os
 import re
 from typing import Any
@@ -14,7 +15,7 @@ from dualstream.service.metrics import Telemetry
 from dualstream.service.models.readiness import Readiness
 from dualstream.service.models.registry import ModelRegistry
 from dualstream.service.settings import without_password
-from dualstream.solvers import numeric_identity
+from dualstream.solvers import jit, numeric_identity
 
 
 class _JsonLine(JSONResponse):
@@ -47,8 +48,9 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
 
     A ready process stays ready. While the store is unavailable, `degraded` names it and predictions
     continue. Exception: a store that a process of another numeric identity has adopted.
-    `?verbose` adds store, durability, identity, lag and unreadable models. With several workers on
-    one port any of them answers; `process` is its process id.
+    `?verbose` adds store, durability, identity, lag and unreadable models. `compiling` says that
+    not all kernels are compiled: the first model of an algorithm may wait for its kernels. With
+    several workers on one port any of them answers; `process` is its process id.
     """
     startup: Readiness = request.app.state.startup
     report: dict[str, Any] = {"ready": startup.is_ready and not startup.is_stopping}
@@ -65,6 +67,7 @@ async def readyz(request: Request, response: Response) -> dict[str, Any]:
             "durability": startup.durability.decode(),
             "identity": numeric_identity(),
             "process": os.getpid(),
+            "compiling": not await asyncio.to_thread(jit.is_complete),
             "models": len(registry),
             "models_bytes": registry.cache.bytes,
             "unreadable": {

@@ -106,10 +106,17 @@ def compare(
         dualstream compare payments.parquet --label fraud --time at --delay 7d --retrain-every 1d
         dualstream compare --model payments --store sqlite:///dualstream.db
     """
-    from dualstream.service.compare.options import Options, span_of
-    from dualstream.service.compare.prepare import prepare
-    from dualstream.service.compare.result import result_of
-    from dualstream.service.compare.run import one_interrupt
+    from dualstream.service.server import compile_kernels as kernels
+
+    with kernels.compiled_by_processes(errors):
+        from dualstream.service.compare.options import Options, span_of
+        from dualstream.service.compare.prepare import prepare
+        from dualstream.service.compare.result import result_of
+        from dualstream.service.compare.run import one_interrupt
+        from dualstream.solvers import make_learner
+
+        # Before the progress of the run, which the terminal shows in the same place.
+        make_learner({})
 
     with ending(as_json), ExitStack() as stack:
         if page is not None:

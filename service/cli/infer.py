@@ -57,9 +57,12 @@ def infer(
         dualstream infer monday.csv --label clicked > spec.json
         dualstream infer monday.csv --create clicks
     """
-    from dualstream.service.features.infer.labels import TASKS
-    from dualstream.service.features.infer.propose import propose
-    from dualstream.service.features.infer.sample import read_sample
+    from dualstream.service.server import compile_kernels as kernels
+
+    with kernels.compiled_by_processes(errors):
+        from dualstream.service.features.infer.labels import TASKS
+        from dualstream.service.features.infer.propose import propose
+        from dualstream.service.features.infer.sample import read_sample
 
     with connection.ending(as_json):
         if task is not None and task not in TASKS:

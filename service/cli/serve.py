@@ -72,7 +72,7 @@ def serve(context: typer.Context, **flags: Any) -> None:
     ignore_user_signals()
     from dualstream.service.server import compile_kernels as kernels
 
-    with kernels.notice_of_compilation(lambda line: common.note(line, "dim")):
+    with kernels.compiled_by_processes(common.errors):
         from dualstream.service.server.serve import serve as run_alone
         from dualstream.service.server.workers import WorkersKeepEnding, serve_by_workers
 
@@ -99,7 +99,10 @@ def config(
     settings = _settings_of(context, flags)
     if check:
         logs.configure(settings.log_level, settings.log_format)
-        from dualstream.service.server.serve import check_settings
+        from dualstream.service.server import compile_kernels as kernels
+
+        with kernels.compiled_by_processes(common.errors):
+            from dualstream.service.server.serve import check_settings
 
         try:
             check_settings(settings)

@@ -4,6 +4,7 @@ import asyncio
 
 from dualstream.service.codecs import RowLimits, RowSchema
 from dualstream.service.models.sizeof import bytes_of
+from dualstream.service.replica.features import Features
 from dualstream.service.replica.replica import UNMEASURED
 from dualstream.service.replica.spec import fixed_spec
 from dualstream.solvers import Learner, make_learner
@@ -44,8 +45,8 @@ class CompiledSpec:
 class CompiledSpecs:
     """Specifications by their resolved JSON."""
 
-    def __init__(self, limits: RowLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: RowLimits, features: Features) -> None:
+        self._limits, self._features = limits, features
         self._specs: dict[bytes, CompiledSpec] = {}
 
     def find(self, text: bytes) -> CompiledSpec | None:
@@ -57,8 +58,13 @@ class CompiledSpecs:
         spec = self._specs.get(text)
         if spec is None:
             fixed = fixed_spec(text)
-            learner = await asyncio.to_thread(make_learner, fixed)
+            learner = await asyncio.to_thread(self._load, fixed)
             if len(self._specs) >= MAX_SPECS:
                 self._specs.clear()
             spec = self._specs[text] = CompiledSpec(fixed, learner, self._limits)
         return spec
+
+    def _load(self, spec: FixedSpec) -> Learner:
+        """Load all kernels of a specification. Returns a learner without rows."""
+        self._features.parts(spec)
+        return make_learner(spec)

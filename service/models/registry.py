@@ -102,7 +102,7 @@ class ModelRegistry:
             jobs,
         )
         self.cache = ModelCache(settings.models_bytes, self._on_eviction)
-        self.specs = CompiledSpecs(DEFAULT_LIMITS)
+        self.specs = CompiledSpecs(DEFAULT_LIMITS, features)
         self.unreadable: dict[str, Unreadable] = {}
         self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
         # Loads under way. A load whose task is not here any more is not used.

@@ -21,6 +21,7 @@ from dualstream.service.http.connection_limits import MAX_CONNECTIONS, connectio
 from dualstream.service.http.protocol import protocol_of
 from dualstream.service.journal import check_path
 from dualstream.service.metrics.multiprocess import MetricsDirectory
+from dualstream.service.server import compile_kernels as kernels
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.server.malloc import keep_freed_blocks
 from dualstream.service.server.stop_signals import handle_stop_signals
@@ -41,9 +42,13 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     check_path(settings.store)
     server = make_server(settings)
 
+    compiling: list[asyncio.Task[None]] = []
+
     def on_ready(durability: str) -> None:
         say(ready_line(settings, durability))
         log_start(settings, durability)
+        # Its end is that of the event loop.
+        compiling.append(asyncio.create_task(kernels.Background().run()))
 
     server.on_listening = lambda host, port: say(listening_line(settings, host, port))
     server.on_ready = on_ready
@@ -129,6 +134,7 @@ def make_server(
     """A server, not started yet. Raises UnsafeBinding, and ValueError for bad settings."""
     check_certificate(settings)
     keep_freed_blocks()
+    kernels.log_compilation()
     app = create_app(settings, metrics_dir, listens_when_ready)
     app.connections.limit = connection_limit()
     if app.connections.limit < MAX_CONNECTIONS:

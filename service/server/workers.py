@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker, make_shared
-from dualstream.service.server import serve
+from dualstream.service.server import compile_kernels as kernels, serve
 from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from dualstream.service.settings import Settings
 
@@ -59,6 +59,7 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
         gc.collect()
         gc.freeze()
         pool = _WorkerPool(settings, listening)
+        compiling = kernels.Background()
         try:
             is_announced = False
             while not requested:
@@ -67,7 +68,10 @@ def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
                     is_announced = True
                     say(serve.ready_line(settings, pool.durability, settings.workers))
                     serve.log_start(settings, pool.durability)
+                    compiling.begin()
+                compiling.is_running()
         finally:
+            compiling.end()
             if not requested:
                 requested.append(signal.SIGTERM)
             pool.stop(requested)

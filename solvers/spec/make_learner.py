@@ -86,6 +86,7 @@ def warm(*algorithms: str) -> int:
         _load(ALGORITHMS[name])
     for name in (
         "dualstream.solvers.evaluation.class_progressive",
+        "dualstream.solvers.evaluation.decisions.alerts",
         "dualstream.solvers.evaluation.late_class_scores",
         "dualstream.solvers.features.build",
         "dualstream.solvers.history.learner",
@@ -93,6 +94,7 @@ def warm(*algorithms: str) -> int:
         "dualstream.solvers.evaluation.guard.monitor",
         "dualstream.solvers.evaluation.intervals.calibration",
         "dualstream.solvers.evaluation.segments.sums",
+        "dualstream.solvers.online.class_costs",
         "dualstream.solvers.portfolio.classes",
         "dualstream.solvers.nonlinear.boosted_classes",
         "dualstream.solvers.nonlinear.net_classes",

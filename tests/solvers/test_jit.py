@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -329,6 +330,54 @@ def test_an_edit_leaves_cached_kernels_valid_that_do_not_depend_on_it(tmp_path, 
     assert compiled("shared", "stepped(x: float)", "stepped(x: int)") == {"stepped", "twice"}
     assert compiled("shared", "a: float\n    b", "b: float\n    a") == {"of_pair"}
     assert compiled() == set()
+
+
+@compiled_only
+def test_kernels_of_a_wheel_are_read_and_others_are_compiled_with_one_line(
+    tmp_path, monkeypatch, caplog
+):
+    own, wheel = tmp_path / "own", tmp_path / "wheel"
+    monkeypatch.setattr(jit, "_CACHE_DIR", own)
+    monkeypatch.setattr(jit, "_SHIPPED", wheel)
+
+    def compiled():
+        """The kernels that were compiled, and what was logged."""
+        caplog.clear()
+        jit._explain_shipped.cache_clear()
+        monkeypatch.setattr(jit, "_KERNELS", [])
+        for name in FILES:
+            module = ModuleType(name)
+            monkeypatch.setitem(sys.modules, name, module)
+            exec(FILES[name], module.__dict__)
+        assert sys.modules["online"].twice(1.0) == 5.0
+        names = {one.__name__ for one in jit._KERNELS if one.stats.cache_misses}
+        return names, caplog.messages
+
+    every = {"stepped", "twice", "longer", "of_pair", "half", "quarter"}
+    assert compiled() == (every, []) and not jit.is_complete()
+    assert compiled() == (set(), [])
+    jit.copy_kernels(wheel)
+    platform = wheel / jit.PLATFORM
+    files = {path.name.split("-")[0]: path for path in platform.iterdir()}
+    # Inner kernels are in their callers. Only `half` is called by a kernel that is not there.
+    assert set(files) == {f"online.{one}" for one in ("twice", "longer")} | {
+        f"nonlinear.{one}" for one in ("of_pair", "half", "quarter")
+    } | {"complete"}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    assert sizes["online.twice"] < sizes["nonlinear.half"]
+    shutil.rmtree(own)
+    assert compiled() == (set(), []) and jit.is_complete()
+    assert not own.exists(), "nothing is written where everything is in the wheel"
+
+    files["nonlinear.quarter"].write_bytes(b"")
+    assert compiled()[0] == {"quarter"}
+    files["nonlinear.half"].unlink()
+    names, (line,) = compiled()
+    assert names == {"half"} and line.endswith("those of the installed wheel are of other sources")
+    platform.rename(wheel / "cpython-311-numba-0.1")
+    names, (line,) = compiled()
+    assert names == every - {"half", "quarter"}
+    assert f"are of cpython-311-numba-0.1, and this is {jit.PLATFORM}" in line
 
 
 TWO_KERNELS = """

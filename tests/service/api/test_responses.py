@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dualstream.solvers import Batch, make_learner, resolve_spec
+from dualstream.solvers import Batch, jit, make_learner, resolve_spec
 from tests.service.conftest import SPEC, assert_problem
 
 ROWS = [
@@ -159,11 +159,14 @@ def test_duplicate_is_answered_as_the_first_time(model):
     assert model.get("/models/m").json()["seq"] == 2
 
 
-def test_every_learn_answer_names_the_durability(model):
+def test_every_learn_answer_names_the_durability(model, monkeypatch):
     answer = model.post("/models/m/learn", json={"x": [1, 0, 0, 0, 0], "y": 1})
     assert answer.headers["dualstream-durability"] == "normal"
     verbose = model.get("/readyz?verbose").json()
     assert verbose["durability"] == "normal" and verbose["ready"] is True
+    for is_complete in (True, False):
+        monkeypatch.setattr(jit, "is_complete", lambda is_complete=is_complete: is_complete)
+        assert model.get("/readyz?verbose").json()["compiling"] is not is_complete
 
 
 def test_certificate_is_the_librarys(model, learned):

@@ -88,8 +88,19 @@ CLIENT_COMMANDS = [
 
 
 def test_learners_name_the_package_that_they_need():
-    done = light("import dualstream\nprint(dualstream.Client)\ndualstream.make_learner")
-    assert done.stdout.startswith("<class")
+    program = """
+import dualstream
+print(dualstream.Client)
+try:
+    import dualstream.solvers
+except ModuleNotFoundError as wrong:
+    print(wrong)
+dualstream.make_learner
+"""
+    done = light(program)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("<class")
+    assert second == "dualstream.solvers needs numba: pip install 'dualstream[server]'"
     assert "make_learner needs numba: pip install 'dualstream[server]'" in done.stderr
 
 

@@ -1,6 +1,7 @@
 """What the creation of a model costs."""
 
 import asyncio
+import threading
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dualstream.service.models import compiled_specs, creation, sizeof
 from dualstream.service.replica import state
+from dualstream.service.replica.features import Features
 from dualstream.solvers import make_learner, resolve_spec
 from dualstream.solvers.rows.intercept import width_of
 from tests.service.models.support import serving
@@ -73,3 +75,22 @@ def test_creation_that_is_refused_keeps_no_learner(store, built):
             assert compiled.take_learner() is None
 
     asyncio.run(scenario())
+
+
+def test_what_a_spec_needs_is_imported_in_a_thread(store, monkeypatch):
+    threads: list[threading.Thread] = []
+    parts = Features.parts
+
+    def note_and_make(self: Features, spec: Any) -> Any:
+        threads.append(threading.current_thread())
+        return parts(self, spec)
+
+    monkeypatch.setattr(Features, "parts", note_and_make)
+
+    async def scenario() -> None:
+        async with serving(store) as registry:
+            await creation.create(registry, "m", ADULT)
+
+    asyncio.run(scenario())
+    assert threads[0] is not threading.main_thread()
+    assert threads[1] is threading.main_thread(), "the model's own, once their modules are loaded"
