@@ -141,13 +141,17 @@ def member_learner(learner: Learner) -> MemberLearner | None:
 def members_over_classes(learner: Learner) -> list[MemberView] | None:
     """The members of a portfolio for classes, with means over the classes; None for others.
 
-    Each class against the rest has a portfolio of its own.
+    Each class against the rest has a portfolio of its own. While those of many classes drop
+    members, some still have them: the others have a share of 0 there.
     """
     of_classes = _members_of_classes(learner)
     if of_classes is None:
         return None
-    views = [one.members() for one in of_classes]
-    return [_mean_of(same) for same in zip(*views, strict=True)]
+    by_name: dict[str, list[MemberView]] = {}
+    for one in of_classes:
+        for view in one.members():
+            by_name.setdefault(view.name, []).append(view)
+    return [_mean_of(same, len(of_classes)) for same in by_name.values()]
 
 
 def shares_of(learner: Learner) -> dict[str, float] | None:
@@ -156,8 +160,11 @@ def shares_of(learner: Learner) -> dict[str, float] | None:
     if of_classes is None:
         members = member_learner(learner)
         return None if members is None else members.shares()
-    shares = [one.shares() for one in of_classes]
-    return {name: sum(one[name] for one in shares) / len(shares) for name in shares[0]}
+    totals: dict[str, float] = {}
+    for one in of_classes:
+        for name, share in one.shares().items():
+            totals[name] = totals.get(name, 0.0) + share
+    return {name: total / len(of_classes) for name, total in totals.items()}
 
 
 def _members_of_classes(learner: Learner) -> Sequence[MemberLearner] | None:
@@ -165,10 +172,10 @@ def _members_of_classes(learner: Learner) -> Sequence[MemberLearner] | None:
     return None if ask is None else ask()
 
 
-def _mean_of(views: Sequence[MemberView]) -> MemberView:
+def _mean_of(views: Sequence[MemberView], n_classes: int) -> MemberView:
     return replace(
         views[0],
-        weight=sum(one.weight for one in views) / len(views),
+        weight=sum(one.weight for one in views) / n_classes,
         loss=_mean([one.loss for one in views]),
         error_rate=_mean([one.error_rate for one in views]),
         rolling_loss=_mean([one.rolling_loss for one in views]),

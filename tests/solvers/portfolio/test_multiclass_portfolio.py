@@ -11,7 +11,11 @@ from dualstream.solvers import dump, make_learner, make_progressive, resolve_spe
 from dualstream.solvers.jit import DISABLED
 from dualstream.solvers.portfolio.classes import FULL
 from dualstream.solvers.portfolio.presets import DROPPED
-from dualstream.solvers.protocols.member_learner import member_learner
+from dualstream.solvers.protocols.member_learner import (
+    member_learner,
+    members_over_classes,
+    shares_of,
+)
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.rows.class_names import class_indices, class_text
 from tests.solvers.support import as_bytes
@@ -175,6 +179,11 @@ def test_portfolios_of_many_classes_drop_members_one_portfolio_a_row(members):
         full_classes = [names == full[0] for names in classes]
         # The oldest classes first; new classes never have the members.
         assert full_classes.index(False) == 0 and sum(full_classes) == max(0, FULL - 1 - row)
+        shares = shares_of(learner)
+        assert shares.keys() == set().union(*classes)
+        assert sum(shares.values()) == pytest.approx(1.0)
+        shown = {one.name: one.weight for one in members_over_classes(learner)}
+        assert shown == pytest.approx(shares)
     assert all(names == kept for names in names_of_classes(learner))
 
 
