@@ -193,19 +193,22 @@ def known_member(learner: member_learner.MemberLearner, name: str) -> member_lea
 
 
 async def _members(model: Model) -> Response:
-    async with model.replica.serving():
-        views, promoted = member_learner.members_over_classes(model.replica.learner), None
-        if views is None:
-            learner = model.members()
-            views, promoted = learner.members(), learner.promoted
-        view = Members(
-            model=model.record.id,
-            seq=model.replica.seq,
-            promoted=promoted,
-            members=list(map(member_of, views)),
-            **staleness(model),
-        )
-    return answer(view)
+    # Of many classes it takes long.
+    return answer(await model.replica.view(lambda: _members_of(model)))
+
+
+def _members_of(model: Model) -> Members:
+    views, promoted = member_learner.members_over_classes(model.replica.learner), None
+    if views is None:
+        learner = model.members()
+        views, promoted = learner.members(), learner.promoted
+    return Members(
+        model=model.record.id,
+        seq=model.replica.seq,
+        promoted=promoted,
+        members=list(map(member_of, views)),
+        **staleness(model),
+    )
 
 
 async def _member_to_add(model: Model, given: Mapping[str, Any]) -> MemberAdd:
