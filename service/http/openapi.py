@@ -465,7 +465,7 @@ def _link(document: Document) -> None:
     link("learn", "200", "predict", parameters=_SAME | {"min_seq": "$response.body#/seq"})
     link("learn", "200", "unlearn_sample", parameters=_SAME | {"sample_id": "$request.body#/id"})
     link("learn", "200", "roll_back", parameters=_SAME, requestBody={"seq": "$response.body#/seq"})
-    for target in ("read_version", "delete_version"):
+    for target in ("read_version", "read_version_metrics", "delete_version"):
         link("create_version", "200 201", target, parameters=_VERSION)
     link(
         "create_version",
