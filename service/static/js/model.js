@@ -168,6 +168,8 @@ export async function showModel(root, id, tab, signal, ready) {
     showStatus();
   }
 
+  // A model with rows does not ask for the first ones while its curves are read.
+  showStatus();
   tabs.select(tab);
   ready((name) => tabs.select(name));
   pause.update(view.paused);
