@@ -186,6 +186,26 @@ def test_long_numbers_are_short(page: Page, server: httpx.Client):
     assert shown == ["5e+11", "2.5e+11", "1.525e+6", "1e-10", "1e+100", "-2e-5", "1,200", "0"]
 
 
+@ON_A_DESKTOP
+def test_a_slow_page_claims_nothing(page: Page, server: httpx.Client):
+    model = named(page, "slow")
+    create(server, model, algorithm="sgd", features="hashed")
+    learn(server, model, samples(20))
+    page.route("**/timeline", lambda _: None)
+    page.goto(f"/#/models/{model}")
+    expect(page.get_by_role("tablist")).to_be_visible()
+    expect(card(page, "Send the first rows")).to_be_hidden()
+    # Rows of other classes, which can be predicted as one another, are not called right.
+    cells = page.evaluate(
+        """async () => {
+          const { confusionTable } = await import("/static/js/confusion.js");
+          const found = confusionTable({ classes: ["a"], counts: [[3, 1], [0, 5]] });
+          return [...found.querySelectorAll("td.number[class*=d]")].map((one) => one.classList[1]);
+        }"""
+    )
+    assert cells == ["hit", "miss", "d8"]
+
+
 def test_members_have_shares(page: Page, server: httpx.Client, screenshot):
     model = named(page, "members")
     kinds = ["diagonal_newton", "splines", "boosted"]
