@@ -109,8 +109,11 @@ class MetricsDirectory:
     def publish(self, report: WorkerReport) -> None:
         """Replace the report of this worker atomically.
 
-        Write errors are ignored: the next report follows in a second.
+        Write errors are ignored: the next report follows in a second. After `remove` nothing is
+        written: a report could keep another worker from removing the directory.
         """
+        if self._is_removed:
+            return
         partial = Path(self.directory, f"worker_{self.number}.partial")
         with contextlib.suppress(OSError):
             partial.write_bytes(_encode(report))

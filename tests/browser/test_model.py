@@ -28,12 +28,12 @@ def test_the_error_moves_and_drift_is_marked(page: Page, server: httpx.Client, s
     create(server, model, algorithm="dual_ascent", loss="hinge", features="hashed")
     page.goto(f"/#/models/{model}")
     wait_for_events(page)
+    state = page.locator(".model-head").get_by_role("status")
+    expect(state).to_have_text("waiting for rows")  # a rate is the difference of two readings
     learn(server, model, samples(300))
     error = card(page, "Error rate")
     expect(error).to_contain_text(re.compile(r"Now: last 25 rows \d"))
-    expect(page.locator(".model-head").get_by_role("status")).to_have_text(
-        re.compile("^learning [1-9]")
-    )
+    expect(state).to_have_text(re.compile("^learning [1-9]"))
     now = error.locator("p").filter(has_text="Now:")
     before, drawn = now.inner_text(), drawing(error)
     learn(server, model, samples(300, seed=1, flip=True))

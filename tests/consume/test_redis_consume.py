@@ -262,7 +262,7 @@ def test_a_store_that_is_restored_from_before_the_source_began_gets_all_rows(sto
             process.send_signal(signal.SIGTERM)
             said, errors = process.communicate(timeout=30)
     assert process.returncode == 0 and "211 rows learned, 110 learned before" in said
-    lost = r"redis/lost: the server no longer has the cursor, which was \d+-\d; continues at the"
+    lost = r"redis/lost: the server no longer has the cursor, which was \d+-\d+; continues at the"
     assert len(re.findall(lost, errors)) == 2, errors
 
 
