@@ -19,7 +19,7 @@ async def read_intervals(
 ) -> Response:
     """Predictions, intervals and labels of the last 200 rows, from before each was learned.
 
-    The rows are those since this process loaded the model.
+    The rows are those since this process loaded the model, or rolled it back.
     """
     model = await registry_of(request).get(model_id)
     if model.replica.spec["task"] != "regression" or model.replica.parts.find(Intervals) is None:
