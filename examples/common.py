@@ -104,6 +104,8 @@ def taken(
             rows = list(islice(read(options.data), options.rows))
         except OSError as error:
             raise SystemExit(f"{options.data}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise SystemExit(f"{options.data}: no UTF-8 text; save it as CSV in UTF-8") from None
     else:
         rows = list(make(options.made if options.rows is None else options.rows, options.seed))
     if len(rows) < MIN_ROWS:

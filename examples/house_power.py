@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dualstream.client import Client, RowFile, kind_of
-from examples.common import Reports, Result, Row, blocks, connected, show, start, table, taken
+from examples.common import Reports, Result, Row, blocks, connected, records, show, start, taken
 from examples.pictures import Chart
 
 MODEL, PLAIN = "house-power", "house-power-without-history"
@@ -57,7 +57,7 @@ SILENT = 0.01
 def read(path: Path) -> Iterator[Row]:
     """The records of UCI's file, with the label of the record before."""
     before = "NA"
-    for record in table(path):
+    for record in records(others=("date", TARGET, "T1", "RH_1"))(path):
         yield {**record, BEFORE: before}
         before = record[TARGET]
 

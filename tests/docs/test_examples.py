@@ -138,6 +138,12 @@ def test_a_file_without_a_column_is_refused(tmp_path):
         import_module("examples.demand").main(["--data", str(tmp_path / "file")])
     with pytest.raises(SystemExit, match="absent: No such file or directory"):
         import_module("examples.demand").main(["--data", str(tmp_path / "absent")])
+    (tmp_path / "file").write_text("date,T1,RH_1\n2016-01-11 17:00:00,19.9,47\n")
+    with pytest.raises(SystemExit, match="file, line 2: no column Appliances"):
+        list(house_power.read(tmp_path / "file"))
+    (tmp_path / "file").write_bytes("at,units\n".encode("utf-16"))
+    with pytest.raises(SystemExit, match="file: no UTF-8 text"):
+        import_module("examples.demand").main(["--data", str(tmp_path / "file")])
 
 
 def test_every_example_has_a_page_with_its_output_and_its_picture():
