@@ -109,3 +109,11 @@ def test_issue_forms_have_the_fields_that_github_requires():
         fields = [field for field in form["body"] if field["type"] != "markdown"]
         assert len({field["id"] for field in fields}) == len(fields) > 0
         assert all(field["attributes"]["label"] for field in fields)
+
+
+def test_debian_13_is_skipped_where_root_may_not_mount(monkeypatch):
+    monkeypatch.setattr(debian13.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(debian13.shutil, "which", lambda name: name)
+    monkeypatch.setattr(debian13, "NAMESPACES", ("sh", "-c", "echo denied >&2; exit 1"))
+    reason = debian13.why_not()
+    assert reason.startswith("it needs the right to mount") and reason.endswith(": denied")

@@ -2,7 +2,7 @@
 
     python -m tests.pythons.debian13
 
-Needs root, debootstrap and Debian's mirror; without one of them it prints the reason and exits
+Needs root that may mount, debootstrap and a mirror; without one of them it prints why and exits
 with 0.
 """
 
@@ -22,6 +22,9 @@ PYTHON = "3.13"
 PACKAGES = "ca-certificates,python3,python3-venv,redis-server"
 CACHE = ROOT / ".cache" / "debian13"
 INSIDE = "/srv/dualstream"
+NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
+LONGEST_S = 900
+"""debootstrap takes a minute or two. It waits long for a mirror that is silent."""
 ENTER = """
 set -e
 root=$1; shift
@@ -47,6 +50,11 @@ def why_not() -> str | None:
     for name in ("debootstrap", "unshare"):
         if not shutil.which(name):
             return f"{name} is not installed"
+    # Root of a container may lack the right.
+    command = [*NAMESPACES, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        return f"it needs the right to mount, as in a privileged container: {tried.stderr.strip()}"
     address = f"{MIRROR}/dists/{SUITE}/Release"
     try:
         urllib.request.urlopen(address, timeout=20).close()
@@ -63,7 +71,15 @@ def make_root() -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     log = CACHE / "debootstrap.log"
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(partial)]
+    command = [
+        "timeout",
+        str(LONGEST_S),
+        "debootstrap",
+        "--variant=minbase",
+        f"--include={PACKAGES}",
+        SUITE,
+        str(partial),
+    ]
     with log.open("w") as said:
         done = subprocess.run([*command, MIRROR], stdout=said, stderr=said, check=False)
     if done.returncode != 0:
@@ -78,8 +94,7 @@ def make_root() -> Path:
 
 def target(root: Path) -> Target:
     readable = [mount.split(":")[0] for mount in mounts(pip_configuration()[0])]
-    enter = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh")
-    prefix = (*enter, str(root), *readable, "--")
+    prefix = (*NAMESPACES, "sh", "-c", ENTER, "sh", str(root), *readable, "--")
     return Target(f"/usr/bin/python{PYTHON}", root / INSIDE.lstrip("/"), INSIDE, prefix)
 
 

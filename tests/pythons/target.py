@@ -24,6 +24,8 @@ TOOLS = ("httpx2", "hypothesis", "pytest", "pytest-xdist")
 """Besides EXTRAS, what these suites import."""
 RCLONE = ROOT / ".cache" / "rclone"
 JOBS = 2
+LONGEST_S = 1800
+"""Time after which a command is ended. The longest takes a few minutes."""
 
 
 def say(line: str) -> None:
@@ -63,10 +65,9 @@ class Target:
         return [*self.prefix, "env", "-i", "-C", self.inside, *settings, *words]
 
     def run(self, *words: str, **variables: str) -> str:
-        """Standard output of a command. Ends this program if the command fails."""
-        done = subprocess.run(
-            self.command(*words, **variables), stdout=subprocess.PIPE, text=True, check=False
-        )
+        """Standard output of a command. Ends this program if the command fails or hangs."""
+        command = ["timeout", "-k", "10", str(LONGEST_S), *self.command(*words, **variables)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"failed: {' '.join(words)}\n{done.stdout[-5000:]}")
         return done.stdout
@@ -79,14 +80,19 @@ class Target:
             shutil.copy(file, self.folder)
         configuration = self.folder / "pip.conf"
         configuration.write_text(pip_configuration()[0])
+        try:
+            self._install(f"./{wheel.name}[{extras}]", *tools)
+        finally:
+            configuration.unlink()  # it may have a password
+
+    def _install(self, *requirements: str) -> None:
         self.run(self.python, "-m", "venv", "env")
         options = ("-qq", "--no-compile", "--no-cache-dir", "--disable-pip-version-check")
         self.run(
             *("python", "-m", "pip", "install", *options, "-c", "constraints.txt"),
-            *(f"./{wheel.name}[{extras}]", *tools),
+            *requirements,
             PIP_CONFIG_FILE=f"{self.inside}/pip.conf",
         )
-        configuration.unlink()
 
     def copy_tests(self) -> None:
         """Copy this working tree without the package, and an S3 server for tests of the client."""
