@@ -72,7 +72,7 @@ def make_root() -> Path:
     partial.mkdir(parents=True)
     log = CACHE / "debootstrap.log"
     command = [
-        "timeout",
+        *("timeout", "--foreground", "-k", "10"),
         str(LONGEST_S),
         "debootstrap",
         "--variant=minbase",

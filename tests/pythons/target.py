@@ -66,7 +66,9 @@ class Target:
 
     def run(self, *words: str, **variables: str) -> str:
         """Standard output of a command. Ends this program if the command fails or hangs."""
-        command = ["timeout", "-k", "10", str(LONGEST_S), *self.command(*words, **variables)]
+        # In the foreground, where Ctrl-C ends it, too.
+        limit = ("timeout", "--foreground", "-k", "10", str(LONGEST_S))
+        command = [*limit, *self.command(*words, **variables)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"failed: {' '.join(words)}\n{done.stdout[-5000:]}")
