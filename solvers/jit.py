@@ -220,7 +220,8 @@ def _warn_once(error: Exception) -> None:
 @functools.cache
 def _explain_shipped() -> None:
     """Log once why kernels are compiled although the package has compiled ones."""
-    if not _SHIPPED.is_dir():
+    # With all kernels of these sources, only a damaged one is missing, and that has been logged.
+    if not _SHIPPED.is_dir() or (_SHIPPED / PLATFORM / _complete()).exists():
         return
     names = ", ".join(sorted(path.name for path in _SHIPPED.iterdir()))
     of = "other sources" if (_SHIPPED / PLATFORM).is_dir() else f"{names}, and this is {PLATFORM}"
