@@ -27,9 +27,7 @@ NAMES = (
     "house_power",
 )
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = {name: DOCS / "examples" / f"{name.replace('_', '-')}.md" for name in NAMES} | {
-    "card_fraud": DOCS / "guides" / "card-fraud.md"
-}
+PAGES = {name: DOCS / "examples" / f"{name.replace('_', '-')}.md" for name in NAMES}
 PICTURES = {name: DOCS / "images" / "examples" / f"{name}.svg" for name in NAMES}
 _OUTPUT = re.compile(
     r"(<!-- output of the example -->\n```text\n).*?(^```$)", re.DOTALL | re.MULTILINE
