@@ -14,6 +14,18 @@ VISITS = "visit_no,at,zip,price,subject,bought\n" + "".join(
 )
 
 
+COMPILES = """() => {
+  const real = fetch;
+  window.fetch = async (path, options) => {
+    if (String(path).includes("readyz?verbose"))
+      return new Response('{"compiling": true}', {headers: {"content-type": "application/json"}});
+    if (options?.method === "PUT") await new Promise((done) => setTimeout(done, 1500));
+    return real(path, options);
+  };
+}"""
+"""Make the server one that compiles kernels before it answers a PUT."""
+
+
 def test_a_sample_of_rows_proposes_columns(page, server, complaints, screenshot):
     model = named(page, "visits")
     page.goto("/#/new")
@@ -102,7 +114,9 @@ def test_a_proposed_history_is_taken_by_its_checkbox(page, server, screenshot):
     expect(resolved).to_contain_text('"history"')
     page.get_by_label("Name", exact=True).fill(model)
     screenshot(page, "history")
+    page.evaluate(COMPILES)
     page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("Kernels of this algorithm are compiled first")).to_be_visible()
     expect(page.get_by_role("heading", name=model)).to_be_visible()
     spec = server.get(f"/models/{model}").json()["spec"]
     assert [group["by"] for group in spec["history"]] == [["card"], ["shop"]]

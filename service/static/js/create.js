@@ -6,7 +6,7 @@ import { card, h } from "./dom.js";
 import { badName, createModel } from "./names.js";
 
 const CHECK_MS = 250;
-const SLOW_MS = 1500;
+const SLOW_MS = 400;
 const TASKS = {
   binary: ["Two classes", "Will this visitor buy: yes or no?"],
   multiclass: ["Several classes", "Which team gets this ticket?"],
@@ -176,8 +176,11 @@ export async function showCreate(root, signal) {
       return;
     }
     create.disabled = true;
-    const slow = setTimeout(() => {
-      progress.textContent = "The server prepares the model. The first one of an algorithm takes longer: its kernels are compiled, once.";
+    const slow = setTimeout(async () => {
+      progress.textContent = "The server prepares the model.";
+      const { compiling } = await call("readyz?verbose", { signal }).catch(() => ({}));
+      // The model may be there by now.
+      if (compiling && create.disabled) progress.textContent = "Kernels of this algorithm are compiled first, once. The model is there in some seconds.";
     }, SLOW_MS);
     try {
       const taken = await createModel(name.value, given(), signal);
