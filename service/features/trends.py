@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from fastapi import APIRouter, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import NOT_MODIFIED, IfNoneMatch, answer_by_state, staleness
+from dualstream.service.api.views import answer, staleness
 from dualstream.service.features.feature import Feature
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.job import Job
@@ -103,16 +103,14 @@ def _areas(replica: Replica) -> dict[str, float | None]:
     return areas_of_rows(*replica.progress.recent_scores())
 
 
-@router.get("/{model_id}/trends", responses={200: returns(Trends), **NOT_MODIFIED})
-async def read_trends(
-    model_id: str, request: Request, if_none_match: IfNoneMatch = None
-) -> Response:
+@router.get("/{model_id}/trends", responses={200: returns(Trends)})
+async def read_trends(model_id: str, request: Request) -> Response:
     """AUC, coverage, costs, alerts and members' shares over the rows, since the model was loaded.
 
     At most 128 points, the last one of the present state. Models without such figures have none.
     """
     model = await registry_of(request).get(model_id)
-    return await answer_by_state(model, if_none_match, lambda: _trends_of(model))
+    return answer(await model.replica.view(lambda: _trends_of(model)))
 
 
 def _trends_of(model: Model) -> Trends:

@@ -143,8 +143,8 @@ class Lineage:
         return lineage
 
     def _holds(self, seq: int, chain: int) -> bool:
-        position = bisect_right(self._seqs, seq) - 1
-        return position >= 0 and self._seqs[position] == seq and self._chains[position] == chain
+        index = bisect_right(self._seqs, seq) - 1
+        return index >= 0 and self._seqs[index] == seq and self._chains[index] == chain
 
     def _trim(self, kept: int) -> None:
         if len(self._seqs) > kept:

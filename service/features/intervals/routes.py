@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from dualstream.service.api.common import registry_of
-from dualstream.service.api.views import NOT_MODIFIED, IfNoneMatch, answer_by_state, staleness
+from dualstream.service.api.views import answer, staleness
 from dualstream.service.features.intervals.state import Intervals
 from dualstream.service.http.openapi import returns
 from dualstream.service.models.model import Model
@@ -13,10 +13,8 @@ from dualstream.wire.responses import IntervalRows
 router = APIRouter(prefix="/models/{model_id}", tags=["models"])
 
 
-@router.get("/intervals", responses={200: returns(IntervalRows), **NOT_MODIFIED})
-async def read_intervals(
-    model_id: str, request: Request, if_none_match: IfNoneMatch = None
-) -> Response:
+@router.get("/intervals", responses={200: returns(IntervalRows)})
+async def read_intervals(model_id: str, request: Request) -> Response:
     """Predictions, intervals and labels of the last 200 rows, from before each was learned.
 
     The rows are those since this process loaded the model, or rolled it back.
@@ -25,7 +23,7 @@ async def read_intervals(
     if model.replica.spec["task"] != "regression" or model.replica.parts.find(Intervals) is None:
         detail = f"model {model_id!r} has no intervals; only regressions with `intervals` have"
         raise Problem(404, "no-intervals", detail)
-    return await answer_by_state(model, if_none_match, lambda: _rows_of(model))
+    return answer(await model.replica.view(lambda: _rows_of(model)))
 
 
 def _rows_of(model: Model) -> IntervalRows:
