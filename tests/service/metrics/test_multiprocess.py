@@ -88,7 +88,8 @@ def test_a_removed_directory_is_made_again(tmp_path):
 
 
 def all_predictions(server: ServerProcess) -> float:
-    return scraped(server)['dualstream_predictions_total{model="m"}']
+    """Sum over the workers; 0 until those without a directory have made it again."""
+    return scraped(server).get('dualstream_predictions_total{model="m"}', 0.0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 65_536, b"\xff" * 65_536, b"short"])
