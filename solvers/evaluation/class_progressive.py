@@ -80,10 +80,10 @@ class ClassProgressive(Progressive):
         pairs, names = self._pairs[: min(self.rows, RECENT)], list(self._class_index)
         rows = np.bincount(pairs[pairs >= 0], minlength=len(names))
         shown = [int(one) for one in np.argsort(-rows, kind="stable")[:most] if rows[one]]
-        place = np.full(len(names) + 1, len(shown))
-        place[shown] = np.arange(len(shown))
+        column = np.full(len(names) + 1, len(shown))
+        column[shown] = np.arange(len(shown))
         counts = np.zeros((len(shown) + 1, len(shown) + 1), np.int64)
-        np.add.at(counts, (place[pairs[:, 0]], place[pairs[:, 1]]), 1)
+        np.add.at(counts, (column[pairs[:, 0]], column[pairs[:, 1]]), 1)
         return [names[one] for one in shown], counts
 
     def state(self) -> State:
