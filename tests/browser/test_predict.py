@@ -7,7 +7,7 @@ import sys
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.pages import (
     ON_A_DESKTOP,
@@ -145,6 +145,29 @@ def test_declared_columns_have_fields_of_their_kind(
     price.fill("3")
     expect(price).to_have_accessible_description("")
     assert len(complaints) == 1 and "422" in complaints.pop()
+
+
+@ON_A_DESKTOP
+def test_fields_of_a_slow_profile_do_not_touch_what_was_typed(page: Page, server: httpx.Client):
+    model = named(page, "patient")
+    create(server, model)
+    learn(server, model, samples(40))
+    held: list[Route] = []
+    page.route("**/columns", lambda route: held.append(route))
+    page.goto(f"/#/models/{model}")
+    tried = card(page, "Try a prediction")
+    tried.get_by_text("As JSON", exact=True).click()
+    request = tried.get_by_label("Features, as JSON")
+    typed = '{"heat":   2, "site": "south"}'
+    request.fill(typed)
+    while not held:
+        page.wait_for_timeout(10)
+    expect(tried.get_by_label("heat number")).to_have_count(0)
+    held.pop().continue_()
+    expect(tried.get_by_label("heat number")).to_have_value("2")
+    expect(tried.get_by_label("site category")).to_have_value("south")
+    expect(tried.get_by_label("load number")).to_have_value("")
+    assert request.input_value() == typed
 
 
 @ON_A_DESKTOP

@@ -13,7 +13,7 @@ const TOP = 3;
 
 export function predictPart(id, spec) {
   let x = exampleOf(spec);
-  // Until the user types, the form follows the columns of the stream.
+  // Until the user types, the row follows the stream; once there are fields, they stay too.
   let isTyped = false;
   const [keys, isComputed] = [keysOf(spec), computedBy(spec)];
   const declared = Object.entries(spec.columns?.types ?? {}).map(([name, type]) => ({ name, kind: type.kind ?? type, top: [] }));
@@ -48,7 +48,7 @@ export function predictPart(id, spec) {
 
   // `found`: the columns of the profile.
   function know(found) {
-    if (isTyped || !found.length) return;
+    if (!found.length || (isTyped && shown)) return;
     const sent = found.filter((one) => one.kind !== "unknown" && !isComputed(one.name));
     columns = [...keysAlone, ...sent.toSorted((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }))];
     // A row as the stream has it: the last values, or usual ones.
@@ -56,7 +56,7 @@ export function predictPart(id, spec) {
     const kinds = JSON.stringify(columns.map(({ name, kind, count }) => [name, kind, count > 0]));
     if (kinds === shown) return;
     shown = kinds;
-    x = Object.fromEntries(row);
+    if (!isTyped) x = Object.fromEntries(row);
     show();
   }
 
@@ -66,7 +66,7 @@ export function predictPart(id, spec) {
     note.textContent = columns.length > FIELDS
       ? `The first ${FIELDS} of ${columns.length} columns have a field; add others to the JSON.`
       : some.length ? "An empty field is left out of the row." : "";
-    fillJson();
+    if (!isTyped) fillJson();
     fillFields();
   }
 
