@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+import msgspec
 import pytest
 
 from dualstream.service.journal.deduplicate import check_parts
@@ -115,22 +116,30 @@ async def test_a_labelled_row_is_not_stored_again(store: Store):
 
 
 async def test_labelled_rows_count_towards_the_limits_until_they_are_due(store: Store):
-    limits = Limits(remember_s=1.0, max_remembered=2, key_ttl_s=0.001)
+    limits = Limits(remember_s=3600.0, max_remembered=2, key_ttl_s=0.001)
     async with store.journal(limits) as journal:
         log = await Log.create(journal)
         await remember(log, "a", "b")
         await log.append(revisable("a", "x"), late_label("b"))
         assert await number(log) == 1
-        await remember(log, "b")
+        await remember(log, "c")
         with pytest.raises(TooManyPendingRows):
-            await remember(log, "c")
+            await remember(log, "d")
+    # A label restarts the wait of its row, here with one that is soon over.
+    async with store.journal(msgspec.structs.replace(limits, remember_s=0.01)) as journal:
+        log.journal = journal
+        await log.append(revisable("a", "y", "x", 1))
         expired = 0
-        while await number(log):
+        while await number(log) > 1:
             expired += (await journal.overdue(log.model, log.incarnation)).expired
             await asyncio.sleep(0.01)
-        assert expired == 1 and await stored(log, "a") is None
-        assert await remember(log, "a", "c", body=b"new") == 2
+        assert expired == 0 and await stored(log, "a") is None
+    async with store.journal(limits) as journal:
+        log.journal = journal
+        assert await remember(log, "a", body=b"new") == 1
         assert await stored(log, "a") == (b"new", b"", 0)
+        with pytest.raises(TooManyPendingRows):
+            await remember(log, "d")
 
 
 async def test_bytes_are_those_of_the_rows(store: Store):
