@@ -171,7 +171,7 @@ def test_a_model_whose_append_hangs_delays_no_other(store, first):
 @pytest.mark.parametrize("first", [1, 101])
 def test_groups_that_wait_for_a_hanging_append_end_after_the_timeout(store, first):
     async def main() -> None:
-        async with serving(store, request_timeout_s=0.3) as server:
+        async with serving(store, request_timeout_s=0.8) as server:
             await server.ask(put("m", SPEC))
             paused = wrap(server, Paused)
             clients = Clients(server)

@@ -238,7 +238,7 @@ def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, mon
 
 def test_a_server_that_is_stuck_refuses_answers_and_gives_up(serve, monkeypatch):
     monkeypatch.setattr(app, "MAX_WAITING", 1)
-    client = serve(request_timeout_s=0.5)
+    client = serve(request_timeout_s=1.5)
     client.put("/models/m", json=SPEC)
     row, key = {"x": [1, 0, 0, 0, 2], "y": 1}, {"idempotency-key": "k"}
     journal = client.app._registry.journal
