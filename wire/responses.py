@@ -470,7 +470,8 @@ class Series(Struct):
     name: Annotated[
         str,
         about(
-            "Figure of the last 1,000 rows, or the share of a member at the moment.",
+            "Figure of the last 1,000 rows, or the share of a member at the moment. Costs, and"
+            " precision and recall of alerts, are of the last 1,000 labelled rows.",
             "auc",
             "average_precision",
             "coverage",
@@ -478,6 +479,8 @@ class Series(Struct):
             "best_constant",
             "most_probable",
             "alert_rate",
+            "alert_precision",
+            "alert_recall",
             "share",
         ),
     ]

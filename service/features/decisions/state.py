@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dualstream.solvers.evaluation.decisions.monitor import Decisions
 
 PREFIX = "decisions"
+_OF_ALERTS = ("rate", "precision", "recall")
 
 
 def part_of(spec: Mapping[str, Any]) -> StatePart | None:
@@ -90,7 +91,7 @@ class Decided(_Part):
         costs = figures.get("costs", {}).get("rolling", {})
         alerts = figures.get("alerts", {}).get("rolling", {})
         found = {name: costs[name] for name in costs if name != "rows"}
-        found |= {"alert_rate": alerts["rate"]} if alerts else {}
+        found |= {f"alert_{name}": alerts[name] for name in _OF_ALERTS if alerts}
         return {(name, None): figure for name, figure in found.items()}
 
     def answers(self, scored: Scored) -> Sequence[AnswerField]:

@@ -8,13 +8,14 @@ import { count, number, percent, share } from "./format.js";
 export function decisionsPart(spec, begin, signal) {
   const curve = (title, series) => new Course({ title, series, begin }, signal);
   const parts = [...(spec.costs ? [costs(curve)] : []), ...(spec.alert_rate ? [alerts(spec.alert_rate, curve)] : [])];
+  const courses = parts.flatMap((one) => one.courses);
   return {
-    plots: parts.map((one) => one.plot),
+    plots: courses.map((one) => one.plot),
     elements: parts.map((one) => one.element),
     add: (event) => parts.forEach((one) => one.add(event)),
     // `found`: the answer of GET trends.
     showTrends({ rows, series }) {
-      for (const { plot, names } of parts) {
+      for (const { plot, names } of courses) {
         const columns = names.map((name) => series.find((one) => one.name === name)?.values);
         if (!columns.includes(undefined)) plot.putBefore([rows, ...columns]);
       }
@@ -30,8 +31,7 @@ function costs(curve) {
     { label: "most probable label", colour: "--c2", dash: [4, 4] },
   ]);
   return {
-    plot,
-    names: ["cost", "best_constant", "most_probable"],
+    courses: [{ plot, names: ["cost", "best_constant", "most_probable"] }],
     element: decisionCard("Costs", [cost, constant], plot),
     add({ samples, costs: { rolling } }) {
       const isWorse = rolling.cost > rolling.best_constant;
@@ -48,19 +48,23 @@ function alerts(rate, curve) {
     { label: "last rows", colour: "--c1", format: share, isFilled: true },
     { label: "since start", colour: "--c3", format: share },
   ]);
+  const right = curve("Precision and recall of alerts in the last 1,000 labelled rows", [
+    { label: "precision", colour: "--c1", format: percent },
+    { label: "recall", colour: "--c3", format: percent },
+  ]);
   return {
-    plot,
-    names: ["alert_rate"],
-    element: decisionCard("Alerts", [rates, hits], plot),
+    courses: [{ plot, names: ["alert_rate"] }, { plot: right, names: ["alert_precision", "alert_recall"] }],
+    element: decisionCard("Alerts", [rates, hits], plot, right),
     add({ samples, alerts: { since_start: all, rolling, threshold, alerts_a_day: daily } }) {
       const often = daily == null ? "" : `; ${number(daily)} a day`;
       rates.set(share(all.rate), `${share(rate)} wanted; ${count(all.alerts)} alerts${often}; above the score ${number(threshold)}`);
       hits.set(percent(all.precision), `of the labelled alerts are positive; they are ${percent(all.recall)} of the positive rows`);
       plot.add(samples, [rolling.rate, all.rate]);
+      right.add(samples, [rolling.precision, rolling.recall]);
     },
   };
 }
 
-function decisionCard(title, tiles, plot) {
-  return card(title, h("dl", { class: "tiles two", "aria-label": `Numbers: ${title.toLowerCase()}` }, tiles.map((one) => one.element)), plot.element);
+function decisionCard(title, tiles, ...plots) {
+  return card(title, h("dl", { class: "tiles two", "aria-label": `Numbers: ${title.toLowerCase()}` }, tiles.map((one) => one.element)), plots.map((one) => one.element));
 }

@@ -144,6 +144,11 @@ def test_metrics_show_costs_and_rates(trained):
     answered = trained.get("/models/m/metrics").json()["alerts"]["answered"]
     count = sum(many["alerts"])
     assert answered == {"rows": 100, "alerts": count, "rate": count / 100}
+    rolling = trained.get("/models/m/metrics").json()["alerts"]["rolling"]
+    series = trained.get("/models/m/trends").json()["series"]
+    trends = {one["name"]: one["values"][-1] for one in series}
+    for name in ("rate", "precision", "recall"):
+        assert trends[f"alert_{name}"] == pytest.approx(rolling[name])
     text = trained.get("/metrics").text
     assert f'dualstream_alert_rows_total{{model="m"}} {MANY + 1 - WARM_UP}.0' in text
     for name in ("alert_threshold", "alerts_total", "alert_precision", "alert_recall"):
