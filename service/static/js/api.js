@@ -8,6 +8,7 @@ export class Problem extends Error {
   constructor(status, body) {
     super(body.detail ?? body.title ?? `the server answered ${status}`);
     this.status = status;
+    this.type = body.type;
     this.errors = body.errors ?? [];
   }
 }

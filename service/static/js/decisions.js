@@ -34,9 +34,10 @@ function costs(curve) {
     courses: [{ plot, names: ["cost", "best_constant", "most_probable"] }],
     element: decisionCard("Costs", [cost, constant], plot),
     add({ samples, costs: { rolling } }) {
-      const isWorse = rolling.cost > rolling.best_constant;
-      cost.set(number(rolling.cost), `${number(rolling.most_probable)} by the most probable label`, { kind: isWorse ? "bad" : "good" });
-      constant.set(number(rolling.best_constant), "one label for all of these rows");
+      const difference = rolling.cost - rolling.best_constant;
+      const [how, kind] = difference > 0 ? ["more than", "bad"] : difference < 0 ? ["less than", "good"] : ["as much as", ""];
+      cost.set(number(rolling.cost), rolling.rows ? `${how} the best constant decision` : "no rows yet", { kind: rolling.rows ? kind : "" });
+      constant.set(number(rolling.best_constant), `one label for all of these rows; ${number(rolling.most_probable)} by the most probable label`);
       plot.add(samples, [rolling.cost, rolling.best_constant, rolling.most_probable]);
     },
   };

@@ -10,7 +10,10 @@ const COLOURS = ["--c1", "--c3", "--c4", "--c2", "--c6"];
 export const hasIntervals = (spec) => Boolean(spec.intervals);
 
 const levelsOf = (spec) => [spec.intervals?.coverage ?? []].flat();
-const unitOf = (spec) => (spec.task === "regression" ? "interval" : "set");
+export const unitOf = (spec) => (spec.task === "regression" ? "interval" : "set");
+
+// The title of the card.
+export const titleOf = (spec) => (spec.task === "regression" ? "Intervals" : "Sets of labels");
 
 // `begin`: see Plot.
 export function intervalsPart(id, spec, begin, signal) {
@@ -26,7 +29,7 @@ export function intervalsPart(id, spec, begin, signal) {
     ]),
   }, signal);
   const list = h("div");
-  const title = isNumber ? "Intervals" : "Sets of labels";
+  const title = titleOf(spec);
   const element = card(title,
     h("p", { class: "small quiet" }, isNumber
       ? "The share of labels within their intervals, which were computed before the labels were known."

@@ -17,14 +17,14 @@ let leaving = new AbortController();
 let shown = null;
 
 async function show() {
-  const [page, id, tab] = location.hash.split("/").slice(1).map(decoded);
+  const [page, id, tab, part] = location.hash.split("/").slice(1).map(decoded);
   for (const link of document.querySelectorAll(".bar nav a")) {
     const isCurrent = link.getAttribute("href") === (page === "new" ? "#/new" : "#/");
     link.toggleAttribute("aria-current", isCurrent);
     if (isCurrent) link.setAttribute("aria-current", "page");
   }
   if (shown?.id === id && page === "models" && shown.select) {
-    shown.select(tab);
+    shown.select(tab, part);
     return;
   }
   leaving.abort();
@@ -35,7 +35,7 @@ async function show() {
   document.title = page === "models" && id ? `${id} · Dualstream` : "Dualstream";
   const here = (shown = { id: page === "models" ? id : null });
   try {
-    if (page === "models" && id) await showModel(root, id, tab, signal, (select) => (here.select = select));
+    if (page === "models" && id) await showModel(root, id, [tab, part], signal, (select) => (here.select = select));
     else if (page === "new") await showCreate(root, signal);
     else if (page === "compare") await showCompare(root, id, tab, signal);
     else if (!page || page === "models") await showOverview(root, signal);
@@ -55,9 +55,9 @@ function decoded(part) {
 
 async function watchHealth() {
   try {
-    const { degraded } = await call("readyz");
+    const { degraded, reason } = await call("readyz");
     health.textContent = degraded ? `${degraded} away` : "server ready";
-    dispatchEvent(new CustomEvent("health", { detail: { isStoreAway: Boolean(degraded) } }));
+    dispatchEvent(new CustomEvent("health", { detail: { isStoreAway: Boolean(degraded), storeProblem: reason } }));
     health.className = degraded ? "pill bad" : "pill good";
   } catch (error) {
     health.textContent = error.status ? `not ready: ${error.message}` : "no answer from the server";

@@ -14,8 +14,9 @@ export function manageButtons(id, spec, rows, signal) {
     h("button", { type: "button", class: "danger", onclick: () => remove(id, rows()) }, "Delete"));
 }
 
-async function remove(id, rows) {
-  const text = `The store loses the ${count(rows)} rows that ${id} has learned, its versions and its journal. This cannot be undone.`;
+// `rows`: the number of learned rows, or nothing if it is not known.
+export async function remove(id, rows) {
+  const text = `The store loses ${rows == null ? "all" : `the ${count(rows)}`} rows that ${id} has learned, its versions and its journal. This cannot be undone.`;
   const isDone = await asked(`Delete ${id}?`, h("p", {}, text), "Delete", async () => {
     await call(modelPath(id), { method: "DELETE" });
   });

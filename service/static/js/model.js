@@ -12,9 +12,10 @@ import { listen } from "./events.js";
 import { ago, count, number, percent, rate, seconds, time } from "./format.js";
 import { historyOf } from "./history.js";
 import { hasIntervals, intervalsPart } from "./intervals.js";
-import { manageButtons } from "./manage.js";
+import { manageButtons, remove } from "./manage.js";
 import { hasMembers, membersPart } from "./members.js";
 import { ModelPlots } from "./model_plots.js";
+import { hrefOf } from "./names.js";
 import { pauseNotice } from "./pauses.js";
 import { predictPart } from "./predict.js";
 import { refitsCard } from "./refits.js";
@@ -29,14 +30,16 @@ const REFRESH_MS = 3000;
 const SCRAPE_MS = 15_000;
 const RATE_S = 10;
 
-// `ready` gets a function that shows another tab.
-export async function showModel(root, id, tab, signal, ready) {
+// Shows a tab, and of it the card with the title `part`. `ready` gets a function that shows other ones.
+export async function showModel(root, id, [tab, part], signal, ready) {
   let view;
   try {
     view = await call(modelPath(id), { signal });
   } catch (error) {
-    if (!(error instanceof Problem && [404, 422].includes(error.status))) throw error;
-    root.append(unknown(id));
+    if (!(error instanceof Problem)) throw error;
+    if ([404, 422].includes(error.status)) root.append(unknown(id));
+    else if (error.type === "/problems/unreadable-journal") root.append(unreadable(id, error.message));
+    else throw error;
     return;
   }
   const { spec } = view;
@@ -153,7 +156,25 @@ export async function showModel(root, id, tab, signal, ready) {
     pause.update(event.paused);
     showStatus();
     // After a rollback or a drift event the timeline has changed, and after a control the history.
-    if (plots.add(event) || isControl) reload().catch(showError);
+    if (plots.add(event) || isControl) reload().then(reveal).catch(showError);
+  }
+
+  // Moves to the card that the address names, once the cards before it have their content: after a reload by the first
+  // event, or after the refresh of another tab. The address is then that of the tab, so that the same link works again.
+  function reveal() {
+    const found = part && [...root.querySelectorAll("section.card")].find((one) => one.getAttribute("aria-label") === part && one.checkVisibility());
+    if (!found) return;
+    part = null;
+    window.history.replaceState(null, "", hrefOf(id, tabs.shown === "overview" ? "" : tabs.shown));
+    found.tabIndex = -1;
+    found.focus({ preventScroll: true });
+    found.scrollIntoView();
+  }
+
+  async function goTo(name, title) {
+    part = title;
+    await tabs.select(name);
+    reveal();
   }
 
   // What the server counts of a model is in its metrics only.
@@ -163,15 +184,15 @@ export async function showModel(root, id, tab, signal, ready) {
     const found = await scrape(signal).catch(() => null); // the page works without
     if (found === null) return;
     scrapes.add(found);
-    const { lost, forks, lagS, refusedRatio, lostLabels, expired } = scrapes.models().get(id) ?? {};
-    Object.assign(live, { lost, forks, lagS, refusedRatio, lostLabels, expired });
+    const { lost, forks, lagS, refusedRatio, refusedColumn, lostLabels, expired } = scrapes.models().get(id) ?? {};
+    Object.assign(live, { lost, forks, lagS, refusedRatio, refusedColumn, lostLabels, expired });
     showStatus();
   }
 
   // A model with rows does not ask for the first ones while its curves are read.
   showStatus();
   tabs.select(tab);
-  ready((name) => tabs.select(name));
+  ready(goTo);
   pause.update(view.paused);
   await reload();
   const timers = [
@@ -186,7 +207,7 @@ export async function showModel(root, id, tab, signal, ready) {
   measure();
   signal.addEventListener("abort", () => timers.forEach(clearInterval));
   addEventListener("health", ({ detail }) => {
-    live.isStoreAway = detail.isStoreAway;
+    Object.assign(live, detail);
     showStatus();
   }, { signal });
   listen(id, signal, (kind, event) => {
@@ -204,6 +225,16 @@ function unknown(id) {
     h("p", { class: "quiet" }, "It was deleted or never created, or your key does not match it. Names are case-sensitive."),
     h("p", { class: "actions" },
       h("a", { href: "#/", class: "button main" }, "All models"), h("a", { href: "#/new", class: "button" }, "New model")));
+}
+
+function unreadable(id, reason) {
+  return h("section", { class: "card empty" },
+    h("h1", {}, "This server cannot read ", breakable(id)),
+    h("p", { class: "error" }, breakable(reason)),
+    h("p", { class: "quiet" }, "Its records are damaged, or a newer version of Dualstream wrote them. Restore a backup of the store, or start the newer version. " +
+      "The server tries again every minute, and serves the other models."),
+    h("p", { class: "actions" },
+      h("a", { href: "#/", class: "button main" }, "All models"), h("button", { type: "button", class: "danger", onclick: () => remove(id) }, "Delete")));
 }
 
 const LINKS = {

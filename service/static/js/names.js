@@ -6,7 +6,9 @@ import { h } from "./dom.js";
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
 const LONGEST = 128;
 
-export const hrefOf = (id, tab = "") => `#/models/${encodeURIComponent(id)}${tab && `/${tab}`}`;
+// The address of a model's page, of one of its tabs, and of the card there with this title.
+export const hrefOf = (id, tab = "", part = null) =>
+  `#/models/${encodeURIComponent(id)}${part ? `/${tab || "overview"}/${encodeURIComponent(part)}` : tab && `/${tab}`}`;
 
 // What is wrong with a name; empty if nothing is.
 export function badName(name) {

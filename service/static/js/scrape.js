@@ -6,7 +6,7 @@ import { Problem, request } from "./api.js";
 const SHOWN = new Set(
   ("samples_total last_record_timestamp_seconds model_paused quarantined_records rolling_error_ratio rolling_absolute_error " +
     "rolling_baseline_error_ratio rolling_baseline_absolute_error rolling_auc column_drift gap_ratio decision_cost " +
-    "interval_recent_coverage refused_rows_total forks_total lost_records_total history_lost_labels_total remembered_expired_total replica_lag_seconds " +
+    "interval_recent_coverage refused_rows_total refused_column_rows_total forks_total lost_records_total history_lost_labels_total remembered_expired_total replica_lag_seconds " +
     "models models_bytes models_budget_bytes store_available request_duration_seconds_bucket group_rows_sum").split(" "),
 );
 // Families with one number of a model, by the name that status.js gives it.
@@ -120,7 +120,8 @@ export class Scrapes {
     each("column_drift", (model, { labels, value }) => model.moved.push({ name: labels.column, psi: value }));
     each("interval_recent_coverage", (model, { labels, value }) => model.coverage.push({ level: Number(labels.level), recent: value }));
     each("decision_cost", (model, { labels, value }) => (model[{ least_cost: "cost", best_constant: "constantCost" }[labels.decision]] = value));
-    each("history_lost_labels_total", (model, { value }) => (model.lostLabels = (model.lostLabels ?? 0) + value));
+    // Of the group that has lost the most: a label is that of each group.
+    each("history_lost_labels_total", (model, { value }) => (model.lostLabels = Math.max(model.lostLabels ?? 0, value)));
     for (const [error, isRegression] of [["error_ratio", false], ["absolute_error", true]]) {
       each(`rolling_${error}`, (model, { value }) => Object.assign(model, { error: value, isRegression }));
       each(`rolling_baseline_${error}`, (model, { labels, value }) => {
@@ -131,6 +132,9 @@ export class Scrapes {
       model.perSecond = this.perSecond("samples_total", { model: id, outcome: "learned" });
       const [learned, refused] = [this.grown("samples_total", { model: id }), this.grown("refused_rows_total", { model: id })];
       model.refusedRatio = refused > 0 ? refused / (learned + refused) : 0;
+      const columns = (this.last.refused_column_rows_total?.of.get(id) ?? []).map(({ labels }) =>
+        [labels.column, this.grown("refused_column_rows_total", { model: id, column: labels.column })]);
+      model.refusedColumn = columns.toSorted((a, b) => b[1] - a[1]).find(([, rows]) => rows > refused / 2)?.[0];
     }
     return found;
   }

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { labelOf, nameOf, ratingOf } from "./errors.js";
 import { ago, count, duration, number, percent, rate, share, time } from "./format.js";
+import { titleOf, unitOf } from "./intervals.js";
 import { hrefOf } from "./names.js";
 
 // Rows from which an error is compared with a baseline.
@@ -16,48 +17,54 @@ const MISSED_COVERAGE = 0.05;
 const WIDE_GAP = 0.5;
 const LAG_S = 30;
 const REFUSED = 0.05;
+const DROPPED = 0.01;
 
-// What is wrong with a model, in the order of urgency. Each returns a text, or nothing; `short` is for a pill,
-// and the link leads to a tab of the model. `note` is no reason to look at the model first.
+// What is wrong with a model, in the order of urgency. Each returns a text, or nothing; `short` is for a pill.
+// `link`: the tab of the model, the title of the card there, or null for the whole tab, and what the link says.
+// `note` is no reason to look at the model first.
 const CHECKS = [
-  { kind: "bad", read: ({ unreadable }) => unreadable && `This server cannot read the model: ${unreadable}` },
-  { kind: "bad", short: "lost records", link: ["versions", "See its changes"], read: ({ lost }) => lost > 0 &&
-    `The store has lost ${plural(lost, "record")} that this model had learned. Send these rows again.` },
-  { kind: "bad", link: ["", "Resume"], read: ({ isPaused, quarantined, hasNotice }) => isPaused && !hasNotice &&
+  { kind: "bad", read: ({ storeProblem }) => storeProblem && `The store is away: ${storeProblem}. Learning answers 503 until it is back; predictions go on.` },
+  { kind: "bad", link: ["", null, "See what to do"], read: ({ unreadable }) => unreadable && `This server cannot read the model: ${unreadable}.` },
+  { kind: "bad", short: "lost records", read: ({ lost }) => lost > 0 &&
+    `Since the server started, the store has lost ${plural(lost, "record")} that this model had learned. The server's log says after which seq: send these rows again.` },
+  { kind: "bad", link: ["", null, "Resume"], read: ({ isPaused, quarantined, hasNotice }) => isPaused && !hasNotice &&
     `Learning is paused by the guard${quarantined ? `; ${plural(quarantined, "record")} ${quarantined === 1 ? "waits" : "wait"} in quarantine` : ""}.` },
-  { kind: "warn", short: "behind", read: ({ lagS }) => lagS > LAG_S && `A worker is ${duration(lagS)} behind the journal, so its predictions are old.` },
+  { kind: "warn", short: "behind", read: ({ lagS }) => lagS > LAG_S &&
+    `A worker is ${duration(lagS)} behind the journal, so its predictions are old: it lacks CPU time or cannot read the store.` },
   { kind: "warn", short: ({ error, baseline }) => (error > baseline ? "worse than baseline" : "hardly better than baseline"),
-    link: ({ spec }) => (spec.segments?.length ? ["segments", "See where it fails"] : ["drift", "See what has changed"]), read: errorText },
-  { kind: "warn", short: "costly decisions", link: ["", "See the costs"], read: ({ cost, constantCost, rows }) => rows >= MIN_ROWS && cost > constantCost &&
-    `Decisions cost ${number(cost)} a row of the last 1,000, more than always the same decision (${number(constantCost)}).` },
-  { kind: "warn", short: "low coverage", link: ["", "See the intervals"], read: coverageText },
-  { kind: "warn", short: "input drifting", link: ["drift", "See the columns"], read: driftText },
-  { kind: "warn", short: "rows refused", link: ["features", "See the columns"], read: ({ refusedRatio }) => refusedRatio >= REFUSED &&
-    `${percent(refusedRatio)} of the rows of the last minute were refused.` },
-  { kind: "warn", short: "labels dropped", link: ["settings", "See the history"], read: ({ lostLabels }) => lostLabels > 0 &&
-    `${plural(lostLabels, "late label")} came after the history had dropped the key: a larger table keeps more keys.` },
-  { kind: "note", link: ["versions", "See its changes"], read: ({ forks }) => forks > 0 &&
+    link: ({ spec }) => (spec.segments?.length ? ["segments", null, "See where it fails"] : ["drift", null, "See what has changed"]), read: errorText },
+  { kind: "warn", short: "costly decisions", link: ["", "Costs", "See the costs"], read: ({ cost, constantCost, rows }) => rows >= MIN_ROWS && cost > constantCost &&
+    `Decisions cost ${number(cost)} a row of ${lastOf(rows)}, more than always the same decision (${number(constantCost)}).` },
+  { kind: "warn", short: "low coverage", link: ({ spec }) => ["", titleOf(spec), `See the ${unitOf(spec)}s`], read: coverageText },
+  { kind: "warn", short: "input drifting", link: ["drift", null, "See the columns"], read: driftText },
+  { kind: "warn", short: "rows refused", link: ["features", "Columns", "See the columns"], read: ({ refusedRatio, refusedColumn }) => refusedRatio >= REFUSED &&
+    `${percent(refusedRatio)} of the rows of the last minute were refused${refusedColumn ? `, most for column ${refusedColumn}` : ""}; the answers of learn have the reasons.` },
+  { kind: "warn", short: "labels dropped", link: ["settings", "Specification", "See the history"], read: ({ lostLabels, rows }) => lostLabels >= DROPPED * rows && lostLabels > 0 &&
+    `${percent(lostLabels / rows)} of the labels came after the history had dropped their key: a group with more keys keeps them longer.` },
+  { kind: "note", read: ({ forks }) => forks > 0 &&
     `The journal contradicted a worker ${forks === 1 ? "once" : `${count(forks)} times`} since the server started; the model was loaded again.` },
   { kind: "note", read: ({ expired }) => expired > 0 &&
     `${plural(expired, "predicted row")} expired without a label since the server started: REMEMBER_S says how long rows wait.` },
-  { kind: "note", link: ["settings", "Refit"], read: ({ gapRatio, rows }) => rows >= ENOUGH_ROWS && gapRatio >= WIDE_GAP &&
-    `The certificate is wide: the objective may be ${percent(Math.min(1, gapRatio))} above the optimum.` },
+  { kind: "note", link: ["settings", "Refits", "Refit"], read: ({ gapRatio, rows }) => rows >= ENOUGH_ROWS && gapRatio >= WIDE_GAP &&
+    `The certificate is wide: the optimum may be up to ${percent(Math.min(1, gapRatio))} below the objective of the weights.` },
 ];
 
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
+const lastOf = (rows) => `the last ${count(Math.min(rows, ENOUGH_ROWS))} rows`;
+
 function errorText({ rows, error, baseline, baselineName, auc, isRegression }) {
   if (!(rows >= MIN_ROWS) || !["warn", "bad"].includes(ratingOf(error, baseline, auc))) return null;
-  const last = `the last ${count(Math.min(rows, ENOUGH_ROWS))} rows`;
+  const last = lastOf(rows);
   const show = isRegression ? number : percent;
   const errs = isRegression ? `The ${nameOf(true)} of ${last} is ${show(error)}` : `Errs in ${show(error)} of ${last}`;
-  const how = error > baseline ? "worse than" : "hardly better than";
+  const how = show(error) === show(baseline) ? "no better than" : error > baseline ? "worse than" : "hardly better than";
   return `${errs}, ${how} ${labelOf(baselineName).replace("always", "always predicting")} (${show(baseline)}).`;
 }
 
-function coverageText({ coverage, rows }) {
+function coverageText({ coverage, rows, spec }) {
   const missed = rows >= ENOUGH_ROWS && (coverage ?? []).find(({ level, recent }) => recent < level - MISSED_COVERAGE);
-  return missed && `Only ${percent(missed.recent)} of the last 1,000 labels are within the bounds for ${share(missed.level)}.`;
+  return missed && `Only ${percent(missed.recent)} of the last 1,000 labels are within their ${unitOf(spec)}s for ${share(missed.level)}.`;
 }
 
 function driftText({ moved }) {
@@ -76,8 +83,8 @@ export function statusOf(model) {
     state: stateOf(model),
     warnings: found.filter((one) => one.short).map(({ kind, short }) => ({ kind, text: typeof short === "string" ? short : short(model) })),
     attention: found.map(({ kind, text, link }) => {
-      const [tab, action] = (typeof link === "function" ? link(model) : link) ?? [];
-      return { kind, text, href: action && hrefOf(model.id, tab), action };
+      const [tab, part, action] = (typeof link === "function" ? link(model) : link) ?? [];
+      return { kind, text, href: action && hrefOf(model.id, tab, part), action };
     }),
   };
 }

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 export class Tabs {
-  // `parts`: name -> [title, elements]. `changed(name)` is called when a tab is shown.
+  // `parts`: name -> [title, elements]. `changed(name)` is called when a tab is shown; `select` returns its result.
   constructor(id, parts, changed) {
     this.names = Object.keys(parts);
     this.changed = changed;
@@ -31,7 +31,7 @@ export class Tabs {
     // On a phone the tabs are wider than the screen.
     const [list, tab] = [this.element.firstChild, this.tabs[at]];
     list.scrollLeft = tab.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2;
-    this.changed(this.names[at]);
+    return this.changed(this.names[at]);
   }
 
   move(event) {
