@@ -16,6 +16,14 @@ from dualstream.service.cli.commands import app
 
 ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"
+HINTS = {
+    "unauthorized": (": send ", f"; give it with --api-key or {API_KEY_NAME}"),
+    "unknown-model": (
+        "; GET ",
+        "; `dualstream models` lists the models, `dualstream create` creates one",
+    ),
+}
+"""By kind of problem: where the server's advice to clients of HTTP begins, and that of commands."""
 
 
 def _with_scheme(url: str) -> str:
@@ -120,15 +128,16 @@ def ending(as_json: bool = False) -> Iterator[None]:
     except Refused as refused:
         if as_json:
             common.print_json(refused.problem)
-        hint = f"; give it with --api-key or {API_KEY_NAME}" if refused.status == 401 else ""
-        common.say_error(
-            f"{refused.detail.partition(': send ')[0] if hint else refused.detail}{hint}"
-        )
+        of_http, of_command = HINTS.get(refused.kind, ("", ""))
+        detail = refused.detail.partition(of_http)[0] if of_http else refused.detail
+        common.say_error(f"{detail}{of_command}")
         if refused.kind == "invalid-rows":
             show_errors(refused.errors)
         raise typer.Exit(common.REFUSED) from None
     except Unreachable as unreachable:
-        common.fail(str(unreachable), common.UNREACHABLE)
+        is_none = isinstance(unreachable.__cause__, httpx.ConnectError)
+        hint = "; start a server with `dualstream serve`, or name one with --url" if is_none else ""
+        common.fail(f"{unreachable}{hint}", common.UNREACHABLE)
     except KeyboardInterrupt:
         common.fail("interrupted", common.INTERRUPTED)
 

@@ -407,7 +407,7 @@ def _paths(name: str) -> Iterator[tuple[str, bool]]:
             yield _normal(file), is_folder
         return
     if not path.exists():
-        raise BadInput(f"no file {name}")
+        raise BadInput(f"no file {name}{'' if path.is_absolute() else f' in {Path.cwd()}'}")
     if path.is_dir():
         matched = files_of_folder(name)
         if not matched:

@@ -57,7 +57,12 @@ class RecordReader(Reader):
             self.blanks = b" \r"  # a line of tabs is a record
         header = len(body) - len(body.lstrip(b"\r\n"))
         self.start = self.end_of(header) + 1
-        self.columns = table_columns.columns_of(schema, self._names(header), labelled)
+        try:
+            self.columns = table_columns.columns_of(schema, self._names(header), labelled)
+        except Problem as unusable:
+            if body[header : header + 1] in (b"{", b"["):
+                unusable.detail += "; send JSON as application/json"
+            raise
         # In a single column a line without text is a record whose value is missing.
         self.skips_blank = len(self.columns.names) > 1
 

@@ -306,8 +306,8 @@ def _column_pointer(pointer: str, index: int) -> str:
 
 
 _FLAT = (
-    '; the features of a row are in "x", as {"x": {"a": 1}, "y": 1}; only a model with `columns` '
-    "takes flat rows"
+    '; a row is {"x": {"a": 1}, "y": 1}, with its features in "x" and optional "weight" and "id"; '
+    "only a model with `columns` takes flat rows"
 )
 _DECODER_PATH = re.compile(r" - at `\$(.*)`$")
 
@@ -436,6 +436,8 @@ def _advice(text: bytes, reason: str, is_line: bool) -> str:
         return "; each line must be one sample: send other JSON as application/json"
     if not is_line and "trailing" in reason and text[byte - 1 : byte] in (b"{", b"["):
         return "; send one sample per line as application/x-ndjson"
+    if not is_line and text and byte == 0:
+        return "; name another format in Content-Type, such as text/csv"
     return ""
 
 

@@ -220,7 +220,7 @@ class KeyRing:
             text = self._file.read_text()
             mode = self._file.stat().st_mode
         except OSError as wrong:
-            raise BadKeys(f"{self._file}: {wrong.strerror}") from None
+            raise BadKeys(f"keys file {self._file}: {wrong.strerror}") from None
         except UnicodeDecodeError:
             raise BadKeys(f"{self._file}: not valid UTF-8") from None
         if mode & stat.S_IWOTH:

@@ -153,4 +153,5 @@ async def prepend(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[b
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(413, "body-too-large", f"the body is longer than {limit} bytes, the maximum")
+    detail = f"the body is longer than {limit} bytes, the maximum; split it into smaller requests"
+    return Problem(413, "body-too-large", detail)

@@ -114,9 +114,8 @@ def read_query(scope: Scope, allowed: tuple[str, ...], named: str | None = None)
                 422, "invalid-query", f"query parameter {beginning(name)} is repeated; send it once"
             )
         if name not in allowed and not (named and name.startswith(named)):
-            detail = (
-                f"unknown query parameter {quoted(name)}; known: {', '.join(allowed) or 'none'}"
-            )
+            known = ", ".join((*allowed, f"{named}NAME") if named else allowed) or "none"
+            detail = f"unknown query parameter {quoted(name)}; known: {known}"
             raise Problem(422, "invalid-query", detail)
         query[name] = value
     return query

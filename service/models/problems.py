@@ -5,7 +5,8 @@ from dualstream.wire.problem_json import Problem, quoted
 
 def unknown_model(model: str) -> Problem:
     """404 `unknown-model`."""
-    return Problem(404, "unknown-model", f"no model {quoted(model)}")
+    detail = f"no model {quoted(model)}; GET /models lists the models, PUT /models/NAME creates one"
+    return Problem(404, "unknown-model", detail)
 
 
 def unreadable(reason: str, is_journalled: bool = False) -> Problem:

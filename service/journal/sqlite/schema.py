@@ -114,8 +114,9 @@ def check_path(path: str) -> None:
                     )
     except OSError as wrong:
         if wrong.errno in _FOR_GOOD:
+            where = "" if at == path else f"{at}: "
             raise ValueError(
-                f"store {path}: {at}: {wrong.strerror}; choose another with --store"
+                f"store {path}: {where}{wrong.strerror}; choose another with --store"
             ) from None
 
 

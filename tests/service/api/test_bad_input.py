@@ -198,7 +198,15 @@ def test_only_named_labels_are_accepted_where_they_are_named(client):
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"x": {"1": NaN}, "y": 1}', b'{"x": [1, Infinity], "y": 1}', b'{"x"', b"", b"\xff", b"{}}"],
+    [
+        b'{"x": {"1": NaN}, "y": 1}',
+        b'{"x": [1, Infinity], "y": 1}',
+        b'{"x"',
+        b"",
+        b"\xff",
+        b"{}}",
+        b"age,y\n39,1\n",
+    ],
 )
 def test_what_is_not_json_is_400_with_the_byte(untouched, body):
     answer = untouched.post(
@@ -206,6 +214,7 @@ def test_what_is_not_json_is_400_with_the_byte(untouched, body):
     )
     got = assert_problem(answer, 400, "malformed-body")
     assert 0 <= got["byte"] <= len(body)
+    assert ("another format in Content-Type" in got["detail"]) == (body[:1] in (b"a", b"\xff"))
 
 
 def test_what_is_nested_too_deeply_is_400(untouched):
@@ -261,7 +270,8 @@ def test_body_over_the_limit_is_413(serve):
     client = serve(max_body_bytes=1000)
     client.put("/models/m", json=SPEC)
     body = json.dumps({"samples": [GOOD] * 100}).encode()
-    assert_problem(client.post("/models/m/learn", content=body), 413, "body-too-large")
+    got = assert_problem(client.post("/models/m/learn", content=body), 413, "body-too-large")
+    assert "split it into smaller requests" in got["detail"]
 
     def in_chunks():
         yield body[:900]
@@ -450,6 +460,8 @@ def test_a_parameter_that_a_route_does_not_have_is_refused(model):
         got = assert_problem(model.request(method, path), 422, "invalid-query")
         assert named in got["detail"], path
     assert "known: top, member" in model.get("/models/m/weights?topp=3").json()["detail"]
+    assert model.get("/models/m/predict?site=news").json()["detail"].endswith(", x.NAME")
+    assert "GET /models lists" in model.get("/models/nobody/weights").json()["detail"]
     assert model.get("/models/m").status_code == 200
     assert model.get("/models/n").status_code == 404
 

@@ -224,7 +224,7 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
 @pytest.mark.parametrize(
     ("given", "code", "why"),
     [
-        (["nofile.csv"], 2, "no file nofile.csv"),
+        (["nofile.csv"], 2, "no file nofile.csv in /"),
         (["no*.csv"], 2, "no file matches no*.csv"),
         (["."], 2, "rows.txt: unknown file extension"),
         (["rows.txt"], 2, "unknown file extension"),
@@ -266,10 +266,10 @@ def test_servers_and_models_that_are_not_there(server, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_bytes(FILES["rows.csv"])
     done = run(server, "learn", "nobody", str(rows))
-    assert done.exit_code == 3 and "no model 'nobody'" in done.stderr
+    assert done.exit_code == 3 and "no model 'nobody'; `dualstream models`" in done.stderr
     away = ["learn", "m", str(rows), "--url", "http://127.0.0.1:9", "--patience", "0.1"]
     done = CliRunner().invoke(app, away)
-    assert done.exit_code == 4 and "no answer" in done.stderr
+    assert done.exit_code == 4 and "; start a server with `dualstream serve`" in done.stderr
     done = CliRunner().invoke(app, ["models", "--url", "nonsense://host"])
     assert done.exit_code == 2 and "nonsense" not in done.stdout
 
