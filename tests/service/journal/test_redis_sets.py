@@ -228,6 +228,7 @@ IDS = [f"model-{number}" for number in range(12)]
 
 
 async def test_models_live_on_all_nodes_each_in_one_slot(cluster: ClusterSet):
+    until(lambda: all(cluster.is_followed(one, 1) for one in cluster.servers[:3]), "replicas")
     async with opened(cluster.url, "replicated:1") as journal, opened(cluster.url) as other:
         async with aclosing(other.announcements()) as got:
             assert await anext(got) == Announced()

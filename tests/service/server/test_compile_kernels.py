@@ -175,7 +175,7 @@ def test_one_process_at_a_time_compiles_what_is_missing(monkeypatch, tmp_path, c
     assert len(started) == 2 and not one.is_running()
     other._process.stdin.close()
     until(lambda: not other.is_running(), 30)
-    assert caplog.records == []  # it ended with 0
+    assert all(one.levelno < logging.WARNING for one in caplog.records)  # it ended with 0
     jit.mark_complete()
     one.begin()
     assert len(started) == 2 and not one.is_running()
