@@ -121,6 +121,10 @@ def compare(
     with ending(as_json), ExitStack() as stack:
         if page is not None:
             _check_writable(page)
+        if frozen_from is not None and frozen is None:
+            raise BadInput(
+                "--frozen-from is the first row that counts with --frozen FILE: give both"
+            )
         options = Options(
             tuple(peers or ()),
             tuple(_object(one, "--with") for one in others or ()),
@@ -186,7 +190,7 @@ class _Source:
         if columns is None:
             spec, warnings = proposed(sample, label, task)
         else:
-            spec = declared(_object(columns, "--columns"), sample, label)
+            spec = declared(_object(columns, "--columns"), sample, label, task)
         saved = None if frozen is None else load(frozen, spec, sample, threads)
 
         def read(on_read: Callable[[int, int], None]) -> Any:

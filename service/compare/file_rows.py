@@ -64,16 +64,27 @@ def proposed(
 
     Columns that the sample does not have are ignored: peers would not have them.
     """
-    if task is not None and task not in TASKS:
-        raise BadInput(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
-    proposal = propose(sample, label, task)
+    proposal = propose(sample, label, None if task is None else _checked_task(task))
     spec = proposal.spec
     spec["columns"]["unknown"] = "ignore"
     return spec, proposal.warnings
 
 
-def declared(spec: Mapping[str, Any], sample: Sample, label: str | None) -> dict[str, Any]:
-    """A specification of the user, without undeclared columns if it has types. Raises BadInput."""
+def _checked_task(task: str) -> str:
+    if task not in TASKS:
+        raise BadInput(f"--task must be one of {', '.join(TASKS)}, got {task!r}")
+    return task
+
+
+def declared(
+    spec: Mapping[str, Any], sample: Sample, label: str | None, task: str | None
+) -> dict[str, Any]:
+    """A specification of the user, without undeclared columns if it has types. Raises BadInput.
+
+    label, task  in place of those of the specification; None for these
+    """
+    if task is not None:
+        spec = {**spec, "task": _checked_task(task)}
     columns = spec.get("columns")
     if not isinstance(columns, Mapping):
         raise BadInput("--columns must be a specification with `columns`, as infer prints one")
@@ -292,7 +303,8 @@ def check_rows(name: str, read: FileRows, resolved: Mapping[str, Any]) -> None:
         why = f": {read.reasons[0]}" if read.reasons else ""
         raise BadInput(f"{name} has no rows that can be compared{why}")
     if len(rows) < MIN_ROWS:
-        raise BadInput(f"{name} has {len(rows)} rows; a comparison needs {MIN_ROWS}")
+        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        raise BadInput(f"{name} has {count}; a comparison needs {MIN_ROWS}")
     labels = rows.labels(0, len(rows))
     if labels.min() == labels.max():
         what = "number" if resolved["task"] == "regression" else "class"

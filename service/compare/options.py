@@ -34,9 +34,9 @@ def span_of(option: str, text: str) -> Span:
     match = _SPAN.fullmatch(text.replace("_", "").replace(",", ""))
     if match is None or ("." in match[1] and not match[2]):
         raise BadInput(f"{option} must be a number of rows or a time such as 12h or 7d: {text!r}")
-    number, unit = float(match[1]), match[2]
+    number, unit = match.groups()
     if unit:
-        return Span(seconds=number * _SECONDS[unit], text=text)
+        return Span(seconds=float(number) * _SECONDS[unit], text=text)
     return Span(rows=int(number), text=text)
 
 

@@ -59,7 +59,10 @@ class Schedule:
             every = "" if options.retrain_every is None else f" every {options.retrain_every}"
             late = f", labels {options.delay} late" if options.delay else ""
             seen = f" in a window of {options.window}"
-            raise BadInput(f"no retraining{every} fits into {rows:,} rows{late}{seen}")
+            raise BadInput(
+                f"no retraining{every} fits into {rows:,} rows{late}{seen}; give a shorter"
+                " --retrain-every or --delay, or a longer --window"
+            )
         return cls(rows, available, retrainings, starts, bool(options.delay))
 
     def blocks(self) -> Iterator[Block]:
@@ -93,7 +96,7 @@ class Schedule:
 def _available(rows: int, times: Floats, delay: Span) -> Ints:
     at = np.arange(rows)
     if delay.seconds is None:
-        return np.maximum(at - delay.rows, 0)
+        return np.maximum(at - min(delay.rows, rows), 0)
     return np.minimum(np.searchsorted(times, times - delay.seconds, side="right"), at)
 
 

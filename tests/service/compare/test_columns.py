@@ -109,12 +109,13 @@ def test_many_categories_share_one_code(monkeypatch):
 def test_a_declared_specification_names_columns_of_the_file():
     sample = Sample([{"a": 1, "y": 0}])
     spec = {"columns": {"label": "y", "types": {"a": "number"}}}
-    assert declared(spec, sample, None)["columns"]["unknown"] == "ignore"
-    assert "unknown" not in declared({"columns": {"label": "y"}}, sample, None)["columns"]
-    assert declared(spec, sample, None)["columns"]["label"] == "y"
+    assert declared(spec, sample, None, None)["columns"]["unknown"] == "ignore"
+    assert "unknown" not in declared({"columns": {"label": "y"}}, sample, None, None)["columns"]
+    assert declared(spec, sample, None, None)["columns"]["label"] == "y"
+    assert declared(spec, sample, None, "regression")["task"] == "regression"
     with pytest.raises(BadInput, match="there is no column 'z'; the columns are a, y"):
-        declared(spec, sample, "z")
+        declared(spec, sample, "z", None)
     with pytest.raises(BadInput, match="--columns must be a specification with `columns`"):
-        declared({}, sample, None)
+        declared({}, sample, None, None)
     with pytest.raises(BadInput, match="--columns: columns.types: a must be one of"):
-        declared({"columns": {"types": {"a": "nothing"}}}, sample, None)
+        declared({"columns": {"types": {"a": "nothing"}}}, sample, None, None)
