@@ -109,7 +109,7 @@ def _parts(run: Run) -> list[dict[str, Any]]:
     losses = {name: figures.mean_by(PARTS) for name, figures in run.figures.items()}
     parts = []
     for part, (first, stop) in enumerate(pairwise(part_bounds(len(run.rows)))):
-        means = {name: one[part] for name, one in losses.items() if one[part] is not None}
+        means = {name: loss for name, one in losses.items() if (loss := one[part]) is not None}
         if means:
             begin = max(first, run.compare_from or 0)
             times = run.rows.times
@@ -119,10 +119,17 @@ def _parts(run: Run) -> list[dict[str, Any]]:
                     "last": min(stop, run.done),
                     "from": float(times[begin]) if len(times) else None,
                     "losses": means,
-                    "ahead": min(means, key=lambda name: means[name] or 0.0),
+                    "ahead": _ahead(means),
                 }
             )
     return parts
+
+
+def _ahead(means: Mapping[str, float]) -> str | None:
+    """The name with the least loss; None if several have it."""
+    least = min(means.values())
+    names = [name for name, loss in means.items() if loss == least]
+    return names[0] if len(names) == 1 else None
 
 
 def conclusion(one: Mapping[str, Any], run: Run, options: Options) -> str | None:

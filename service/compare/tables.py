@@ -48,7 +48,9 @@ def parts_table(result: Mapping[str, Any]) -> tuple[Cells, list[Cells]]:
     for part in result["parts"]:
         cells = [_figure(figure, part["losses"].get(name)) for name in names]
         since = [_day(part["from"])] if is_timed else []
-        rows.append([f"{part['first']:,}-{part['last']:,}", *since, *cells, part["ahead"]])
+        rows.append(
+            [f"{part['first']:,}-{part['last']:,}", *since, *cells, part["ahead"] or "equal"]
+        )
     return ["rows", *(["from"] if is_timed else []), *names, "ahead"], rows
 
 

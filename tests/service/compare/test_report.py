@@ -62,7 +62,8 @@ def test_the_page_has_all_figures_and_no_scripts(tmp_path, task, monkeypatch):
             assert f">{cell}</t" in text
     assert all(sentence in text for sentence in result["conclusions"])
     assert ("clipped at 10 times" in text) == (task == "regression")
-    assert parts_table(result)[1][0][1] == "2024-01-01 00:00"
+    part = parts_table(result)[1][0]
+    assert part[1] == "2024-01-01 00:00" and part[-1] == "equal"
 
 
 def test_a_run_without_compared_rows_has_a_page(tmp_path, monkeypatch):
