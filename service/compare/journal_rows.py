@@ -65,8 +65,11 @@ async def _read(store: str, model: str, on_read: OnRead | None) -> FileRows:
     if first > 1:
         advice = "a server keeps more with KEEP_RECORDS"
         read.notes.append(f"the journal begins at seq {first:,}, not at 1: {advice}")
-    for kind, number in left_out.items():
-        read.notes.append(f"rows that {_WHY_LEFT_OUT[kind]} are left out: {number:,}")
+    for kind, why in _WHY_LEFT_OUT.items():
+        if number := left_out[kind]:
+            read.notes.append(f"rows that {why} are left out: {number:,}")
+    if number := left_out["rollback"]:
+        read.notes.append(f"rollbacks are left out, and rows that they took back count: {number:,}")
     return read
 
 
@@ -88,6 +91,7 @@ async def _append(
             break
         for block in decoded(entries)[1]:
             if not isinstance(block, Rows):
+                left_out[block.kind] += 1
                 seq += 1
                 continue
             batch = as_batch(block, rows.dim, seq + 1, absent)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dualstream.service.cli import app
 from tests.service.compare.support import samples, written
-from tests.service.features.versions.support import settled
+from tests.service.features.versions.support import back, settled, take
 
 ROWS = 300
 SPEC = {
@@ -80,6 +80,7 @@ def test_a_trimmed_journal_names_the_setting(serve, store):
 def test_rows_with_late_labels_count_and_revised_ones_are_left_out(serve, store):
     client = serve(store=store)
     learned(client, SPEC, samples(100))
+    take(client, name="before")
     late = [row | {"number": f"n{at}"} for at, row in enumerate(samples(20, seed=1))]
     answer = client.post("/models/m/predict?remember=true", json=late)
     assert answer.status_code == 200, answer.text
@@ -89,9 +90,11 @@ def test_rows_with_late_labels_count_and_revised_ones_are_left_out(serve, store)
     second = [{"id": "n3", "y": "no" if late[3]["label"] == "yes" else "yes"}]
     answer = client.post("/models/m/labels?revise=true", json={"labels": second})
     assert answer.status_code == 200, answer.text
+    assert back(client, version="before").status_code == 200
     result = compare("--model", "m", "--store", store)
     assert result["rows"] == 120
     assert "rows that revise the label of an earlier row are left out: 1" in result["notes"]
+    assert "rollbacks are left out, and rows that they took back count: 1" in result["notes"]
 
 
 def test_what_cannot_be_read_ends_with_2(serve, store, tmp_path):
