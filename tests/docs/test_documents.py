@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -102,6 +103,10 @@ def test_every_document_is_in_the_navigation():
     elsewhere = re.findall(r'^    "(\S+\.md)": "', _HOOKS, re.M)
     written = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(pages) == sorted([*written, *elsewhere, "reference/api.md"])
+    linked = set(re.findall(r"\]\(([^)#]+)", DOCUMENTS["docs/index.md"]))
+    assert {page for page in written if page.partition("/")[0] != "examples"} <= linked | {
+        "index.md"
+    }
 
 
 def test_pages_can_follow_each_other_on_one_server():
@@ -298,6 +303,30 @@ def of_uploads(answers: list[dict], said: str) -> None:
     assert (lines[-1]["seq"], lines[-1]["count"]) == (120000, 60000)
 
 
+def shown_in(page: str, pattern: str) -> Any:
+    [shown] = re.findall(pattern, DOCUMENTS[page], re.DOTALL)
+    return json.loads(shown)
+
+
+def of_intervals(answers: list[dict], said: str) -> None:
+    got = {name: float(f"{value:.4g}") for name, value in answers[-1]["intervals"][0].items()}
+    assert [got] == shown_in("docs/guides/intervals.md", r' {4}"intervals": (\[.*?\])\n')
+
+
+def of_decisions(answers: list[dict], said: str) -> None:
+    got = {
+        name: round(value, 2) if isinstance(value, float) else value
+        for name, value in answers[2].items()
+    }
+    assert got == shown_in("docs/guides/decisions.md", r'(\{"model": "transfers".*?\})\n')
+
+
+def of_segments(answers: list[dict], said: str) -> None:
+    page = DOCUMENTS["docs/guides/segments.md"]
+    [shown] = re.findall(r"orders: seq 3,000[^\n]*\n(.*?)```", page, re.DOTALL)
+    assert shown.splitlines() == [line.rstrip() for line in said.splitlines()[-5:]]
+
+
 def of_events(answers: list[dict], said: str) -> None:
     assert "event: progress\nid: 1-" in said
 
@@ -329,4 +358,7 @@ SAID = {
     "docs/guides/events.md": of_events,
     "docs/guides/late-labels.md": of_late_labels,
     "docs/guides/guard.md": of_guard_rails,
+    "docs/guides/intervals.md": of_intervals,
+    "docs/guides/decisions.md": of_decisions,
+    "docs/guides/segments.md": of_segments,
 }
