@@ -58,13 +58,13 @@ CASES = [
      "cannot read the store.", None),
     ({"rolling_error_ratio": 0.45}, {}, {}, 1,
      "Errs in 45.0 % of the last 1,000 rows, worse than always predicting the most frequent label "
-     "(40.0 %).", f"{PAGE}/drift"),
+     "(40.0 %).", f"{PAGE}/drift/Drift%20of%20the%20loss"),
     ({"rolling_error_ratio": 0.39}, {}, {"segments": ["site"]}, 1,
      "Errs in 39.0 % of the last 1,000 rows, hardly better than always predicting the most "
-     "frequent label (40.0 %).", f"{PAGE}/segments"),
+     "frequent label (40.0 %).", f"{PAGE}/segments/Segments"),
     ({"rolling_error_ratio": 0.4, "samples_total": 400}, {}, {}, 1,
      "Errs in 40.0 % of the last 400 rows, no better than always predicting the most frequent "
-     "label (40.0 %).", f"{PAGE}/drift"),
+     "label (40.0 %).", f"{PAGE}/drift/Drift%20of%20the%20loss"),
     ({'decision_cost{decision="least_cost"': 0.35, "samples_total": 400}, {}, {}, 1,
      "Decisions cost 0.35 a row of the last 400 rows, more than always the same decision (0.3).",
      f"{PAGE}/overview/Costs"),
@@ -75,7 +75,8 @@ CASES = [
      "Only 84.0 % of the last 1,000 labels are within their intervals for 90 %.",
      f"{PAGE}/overview/Intervals"),
     ({"column_drift": 0.31}, {}, {}, 1,
-     "Column heat has moved (stability index 0.31, large from 0.25).", f"{PAGE}/drift"),
+     "Column heat has moved (stability index 0.31, large from 0.25).",
+     f"{PAGE}/drift/Drift%20of%20the%20input"),
     ({"refused_rows_total": 105, "refused_column_rows_total": 75}, {}, {}, 1,
      "100.0 % of the rows of the last minute were refused, most for column heat; the answers of "
      "learn have the reasons.", f"{PAGE}/features/Columns"),
@@ -134,8 +135,11 @@ def test_a_link_leads_to_the_card_where_one_can_act(page: Page, server):
     expect(card(page, "Costs")).to_be_focused()
     expect(card(page, "Costs")).to_be_in_viewport()
     expect(card(page, "Alerts")).to_contain_text(re.compile(r"precision:?\s*\d"))
-    cards = ("features", "Columns"), ("settings", "Refits"), ("settings", "Specification")
-    for tab, title in cards:
+    cards = {
+        "Columns": "features", "Refits": "settings", "Specification": "settings",
+        "Drift of the loss": "drift", "Drift of the input": "drift",
+    }  # fmt: skip
+    for title, tab in cards.items():
         page.evaluate("hash => (location.hash = hash)", f"#/models/{model}/{tab}/{title}")
         expect(card(page, title)).to_be_focused()
         # The same link works again.

@@ -3,7 +3,7 @@
 import { call, modelPath } from "./api.js";
 import { Plot } from "./charts.js";
 import { breakable, card, h, right, table } from "./dom.js";
-import { errorOf, nameOf, recent } from "./errors.js";
+import { errorOf, nameOf, recent, windowOf } from "./errors.js";
 import { count, number, percent, share } from "./format.js";
 import { hrefOf } from "./names.js";
 
@@ -31,9 +31,13 @@ export async function showCompare(root, a, b, signal) {
     return;
   }
   const sides = await Promise.all([a, b].map((text) => read(text, signal)));
+  // The last rows of a version are earlier ones than those of another state of the model.
+  const isSameModel = sides[0].id === sides[1].id;
   place.append(
-    h("p", { class: "small quiet" }, "Each is measured on the rows that it has learned, before it learned them. So the figures compare only if both got the same rows."),
-    h("div", { class: "grid" }, figures(sides), curves(sides, signal), specifications(sides)));
+    h("p", { class: "small quiet" }, isSameModel
+      ? "Both are states of one model, each measured on the rows up to it, before they were learned. A difference can be one of the rows, so neither is called better."
+      : "Each is measured on the rows that it has learned, before it learned them. So the figures compare only if both got the same rows."),
+    h("div", { class: "grid" }, figures(sides, isSameModel), curves(sides, signal), specifications(sides)));
 }
 
 function chooser(text, label, key, changed, signal) {
@@ -86,6 +90,8 @@ function figuresOf({ spec, metrics, calibration }) {
     ["average precision, last 1,000 rows", number, rolling.average_precision, true],
     ["calibration error, last 1,000 rows", percent, calibration?.error],
     ["cost a row, last 1,000 rows", number, metrics.costs?.rolling.cost],
+    ["precision of alerts, last 1,000 rows", percent, metrics.alerts?.rolling.precision, true],
+    ["recall of alerts, last 1,000 rows", percent, metrics.alerts?.rolling.recall, true],
     ...(metrics.intervals ?? []).flatMap((one) => [
       [`coverage of ${share(one.level)}, last 1,000 rows`, percent, one.recent_coverage, null],
       [`mean ${isRegression ? "width" : "set size"} at ${share(one.level)}`, number, one.mean_width ?? one.mean_set_size],
@@ -93,17 +99,18 @@ function figuresOf({ spec, metrics, calibration }) {
   ].filter(([, , value]) => value != null);
 }
 
-function figures(sides) {
+function figures(sides, isSameModel) {
   const [first, second] = sides.map((one) => new Map(figuresOf(one).map((row) => [row[0], row])));
   const titles = [...new Set([...first.keys(), ...second.keys()])];
   const isSameTask = sides[0].spec.task === sides[1].spec.task;
+  const about = isSameModel ? "" : isSameTask ? "The better one of two is green." : "They predict different things, so neither is called better.";
   const shown = (row, other) => {
     if (!row) return right("–");
     const [, format, value, isMore = false] = row;
-    const isBetter = isSameTask && isMore !== null && other && (isMore ? value > other[2] : value < other[2]);
+    const isBetter = isSameTask && !isSameModel && isMore !== null && other && (isMore ? value > other[2] : value < other[2]);
     return right(h("span", { class: isBetter ? "good" : null }, format(value), isBetter ? h("span", { class: "offscreen" }, " (better)") : ""));
   };
-  const element = card("Figures", h("p", { class: "small quiet" }, "The better one of two is green."), table(
+  const element = card("Figures", about && h("p", { class: "small quiet" }, about), table(
     ["", ...sides.map((one) => right(h("a", { href: hrefOf(one.id) }, one.text)))],
     titles.map((title) => [title, shown(first.get(title), second.get(title)), shown(second.get(title), first.get(title))]),
     "Figures of both"));
@@ -114,21 +121,22 @@ function figures(sides) {
 function curves(sides, signal) {
   const isRegression = sides[0].spec.task === "regression";
   const what = nameOf(isRegression);
-  const element = card(`${what[0].toUpperCase()}${what.slice(1)} over the rows`);
   if (isRegression !== (sides[1].spec.task === "regression")) {
-    element.append(h("p", { class: "quiet" }, "One predicts numbers and the other classes: their errors have no common scale."));
-    return element;
+    return card("Errors over the rows", h("p", { class: "quiet" }, "One predicts numbers and the other classes: their errors have no common scale."));
   }
+  const element = card(`${what[0].toUpperCase()}${what.slice(1)} over the rows`);
   const plot = new Plot({
     title: `${what} of ${sides[0].text} and ${sides[1].text}`,
-    series: sides.map((one, k) => ({ label: one.text, colour: ["--c1", "--c2"][k], format: isRegression ? undefined : percent })),
+    series: sides.map((one, k) => ({ label: one.text, colour: ["--c1", "--c2"][k], dash: k ? [4, 4] : undefined, format: isRegression ? undefined : percent })),
   }, signal);
+  // One window, so that the same rows have the same curve.
+  const length = Math.max(...sides.map(({ points }) => windowOf(points)));
   const values = sides.map(({ points }) => {
-    const own = recent(points, (view) => errorOf(view).value);
+    const own = recent(points, (view) => errorOf(view).value, length);
     return new Map(points.map((point, k) => [point.rows, own[k]]));
   });
   const rows = [...new Set(values.flatMap((one) => [...one.keys()]))].toSorted((x, y) => x - y);
-  element.append(h("p", { class: "small quiet" }, "Mean of the last rows, as on the page of the model."), plot.element);
+  element.append(h("p", { class: "small quiet" }, `Mean of the last ${count(length)} rows.`), plot.element);
   plot.set([rows, ...values.map((one) => rows.map((row) => one.get(row) ?? null))]);
   return element;
 }

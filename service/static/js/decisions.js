@@ -44,7 +44,7 @@ function costs(curve) {
 }
 
 function alerts(rate, curve) {
-  const [rates, hits] = [tile("Alert rate since start"), tile("Precision of alerts")];
+  const [rates, hits] = [tile("Alert rate since start"), tile("Precision of alerts, last 1,000 labelled rows")];
   const plot = curve("Alert rate of the last 1,000 rows, and since start", [
     { label: "last rows", colour: "--c1", format: share, isFilled: true },
     { label: "since start", colour: "--c3", format: share },
@@ -59,7 +59,7 @@ function alerts(rate, curve) {
     add({ samples, alerts: { since_start: all, rolling, threshold, alerts_a_day: daily } }) {
       const often = daily == null ? "" : `; ${number(daily)} a day`;
       rates.set(share(all.rate), `${share(rate)} wanted; ${count(all.alerts)} alerts${often}; above the score ${number(threshold)}`);
-      hits.set(percent(all.precision), `of the labelled alerts are positive; they are ${percent(all.recall)} of the positive rows`);
+      hits.set(percent(rolling.precision), `recall ${percent(rolling.recall)}; since start ${percent(all.precision)} and ${percent(all.recall)}`);
       plot.add(samples, [rolling.rate, all.rate]);
       right.add(samples, [rolling.precision, rolling.recall]);
     },

@@ -4,6 +4,8 @@ import { card, h, right, since, svg, table } from "./dom.js";
 import { count, number, percent } from "./format.js";
 
 const PICTURES = 8;
+// A bound of two ranges has a line of its own if it has this share of the rows.
+const FREQUENT = 0.01;
 
 export function driftPart() {
   const losses = h("div");
@@ -11,7 +13,7 @@ export function driftPart() {
   const list = h("div", { class: "pictures" });
   const pictures = card("Before and after",
     h("p", { class: "small quiet" }, "Shares of the rows by value: ", h("span", { class: "keyed" }, h("span", { class: "swatch s8" }), "about 10,000 rows before"), " ",
-      h("span", { class: "keyed" }, h("span", { class: "swatch s1" }), "about the last 1,000"), "."),
+      h("span", { class: "keyed" }, h("span", { class: "swatch s1" }), "about the last 1,000"), ". At the right: before → recently."),
     list);
   pictures.classList.add("wide");
   pictures.hidden = true;
@@ -55,8 +57,26 @@ export function driftPart() {
   return { element, showEvents, showColumns };
 }
 
+// The bins of a picture: a bound of two ranges that few rows have is part of the range above it.
+function joined(bins) {
+  const found = [];
+  let bound = null;
+  for (const bin of bins) {
+    const isBound = bin.low !== null && bin.low === bin.high;
+    if (isBound && Math.max(bin.before, bin.recent) < FREQUENT) {
+      bound = bin;
+      continue;
+    }
+    const isAbove = bound !== null && bin.low === bound.high;
+    found.push(isAbove ? { ...bin, before: bin.before + bound.before, recent: bin.recent + bound.recent } : bin);
+    bound = null;
+  }
+  return found;
+}
+
 // The shares of a column's values in both windows, as pairs of bars on one scale.
-function picture({ name, bins }) {
+function picture({ name, bins: all }) {
+  const bins = joined(all);
   const most = Math.max(...bins.flatMap((one) => [one.before, one.recent]));
   const width = (share_) => `${Math.max(0.5, (100 * share_) / most)}%`;
   return h("figure", { class: "windows" },
@@ -68,7 +88,7 @@ function picture({ name, bins }) {
         svg("svg", { "aria-hidden": "true", height: 16 },
           svg("rect", { class: "before", y: 1, height: 6, width: width(one.before) }),
           svg("rect", { class: "recent", y: 8, height: 6, width: width(one.recent) })),
-        h("span", { class: "number", "aria-hidden": "true" }, percent(one.recent)));
+        h("span", { class: "number", "aria-hidden": "true" }, `${(100 * one.before).toFixed(1)} → ${(100 * one.recent).toFixed(1)} %`));
     })));
 }
 

@@ -51,10 +51,9 @@ export function compared({ isRegression, value, baselines: [best], show }) {
 // Rows of the moving average of a curve: 25, or a fortieth of the stream.
 export const windowOf = (points) => Math.round(Math.max(25, (points.at(-1)?.rows ?? 0) / 40));
 
-// Moving average of `read(view)` at each point, over the last rows. Computed from the means since the
+// Moving average of `read(view)` at each point, over the last `least` rows. Computed from the means since the
 // start, which every point has.
-export function recent(points, read) {
-  const least = windowOf(points);
+export function recent(points, read, least = windowOf(points)) {
   const sums = points.map((point) => (read(point.since_start) ?? 0) * point.rows);
   let from = -1;
   return points.map((point, k) => {

@@ -260,13 +260,12 @@ function header(id, { spec, created }, buttons) {
   function show(live) {
     const status = statusOf(live);
     const found = LINKS[live.link] ?? status.state;
-    const now = JSON.stringify([found, status, location.hash]);
+    const now = JSON.stringify([found, status]);
     if (now === shown) return;
     shown = now;
     state.replaceChildren(pill(found));
     warnings.replaceChildren(...status.warnings.map((one) => pill(one)));
-    // A link to the tab that is shown leads nowhere.
-    attention.replaceChildren(...status.attention.map((one) => sentence(one.href === location.hash ? { ...one, href: null } : one)));
+    attention.replaceChildren(...status.attention.map(sentence));
   }
 
   return { element, show };

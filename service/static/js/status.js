@@ -20,7 +20,7 @@ const REFUSED = 0.05;
 const DROPPED = 0.01;
 
 // What is wrong with a model, in the order of urgency. Each returns a text, or nothing; `short` is for a pill.
-// `link`: the tab of the model, the title of the card there, or null for the whole tab, and what the link says.
+// `link`: the tab of the model, the title of the card there, or null for the page, and what the link says.
 // `note` is no reason to look at the model first.
 const CHECKS = [
   { kind: "bad", read: ({ storeProblem }) => storeProblem && `The store is away: ${storeProblem}. Learning answers 503 until it is back; predictions go on.` },
@@ -32,11 +32,11 @@ const CHECKS = [
   { kind: "warn", short: "behind", read: ({ lagS }) => lagS > LAG_S &&
     `A worker is ${duration(lagS)} behind the journal, so its predictions are old: it lacks CPU time or cannot read the store.` },
   { kind: "warn", short: ({ error, baseline }) => (error > baseline ? "worse than baseline" : "hardly better than baseline"),
-    link: ({ spec }) => (spec.segments?.length ? ["segments", null, "See where it fails"] : ["drift", null, "See what has changed"]), read: errorText },
+    link: ({ spec }) => (spec.segments?.length ? ["segments", "Segments", "See where it fails"] : ["drift", "Drift of the loss", "See what has changed"]), read: errorText },
   { kind: "warn", short: "costly decisions", link: ["", "Costs", "See the costs"], read: ({ cost, constantCost, rows }) => rows >= MIN_ROWS && cost > constantCost &&
     `Decisions cost ${number(cost)} a row of ${lastOf(rows)}, more than always the same decision (${number(constantCost)}).` },
   { kind: "warn", short: "low coverage", link: ({ spec }) => ["", titleOf(spec), `See the ${unitOf(spec)}s`], read: coverageText },
-  { kind: "warn", short: "input drifting", link: ["drift", null, "See the columns"], read: driftText },
+  { kind: "warn", short: "input drifting", link: ["drift", "Drift of the input", "See the columns"], read: driftText },
   { kind: "warn", short: "rows refused", link: ["features", "Columns", "See the columns"], read: ({ refusedRatio, refusedColumn }) => refusedRatio >= REFUSED &&
     `${percent(refusedRatio)} of the rows of the last minute were refused${refusedColumn ? `, most for column ${refusedColumn}` : ""}; the answers of learn have the reasons.` },
   { kind: "warn", short: "labels dropped", link: ["settings", "Specification", "See the history"], read: ({ lostLabels, rows }) => lostLabels >= DROPPED * rows && lostLabels > 0 &&
