@@ -322,12 +322,12 @@ def new_of(
         ids = [
             (position.first_seq, part.key)
             for _, part, position in kept
-            if part.key is not None and part.pending is None
+            if part.key is not None and part.pending is None and names_a_row(part.key)
         ]
-        named += [(seq, key) for seq, key in ids if names_a_row(key)]
+        named += ids
         if request.key is not None and not is_left(its_positions[0]):
             count = sum(part.count for _, part, _ in kept)
-            keys = tuple(key for _, key in ids if key != request.key)
+            keys = tuple(key for _, key in ids)
             keyed.append(KeyedRequest(request.key, kept[0][2].first_seq, count, keys))
     return NewRows(as_batch(rows), names, keyed, RowIds.of(named) if named else NO_IDS)
 

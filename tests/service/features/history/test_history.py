@@ -272,7 +272,7 @@ def test_observed_rows_are_observed_once(client):
 def test_rows_with_classes_are_observed_under_keys(client, serve, store):
     client.delete("/models/m")
     assert client.put("/models/m", json=SPEC | {"task": "multiclass"}).status_code == 201
-    sent = [(observe, event(0)), (learn, event(1, fraud="a")), (observe, event(2))]
+    sent = [(observe, event(0)), (learn, event(1, fraud="a")), (observe, event(2, tx="a"))]
     sent += [(learn, event(3, fraud="b")), (learn, event(4, fraud="a"))]
     keys = [{"idempotency-key": f"k{number}"} for number in range(len(sent))]
     first = [send(client, row, **key) for (send, row), key in zip(sent, keys, strict=True)]
