@@ -52,9 +52,9 @@ class SqliteArchiveAccess(models.SqliteModels):
     ) -> tuple[Sequence[KeptKey], int | None]:
         head = find_head(db, model, incarnation)
         rows = db.execute(
-            "SELECT key, seq, count, fingerprint, time_ms, number FROM keys"
+            "SELECT key, seq, count, fingerprint, time_ms + ?, number FROM keys"
             " WHERE model = ? AND number >= ? ORDER BY number LIMIT ?",
-            (head.model, start, KEYS_AT_ONCE),
+            (self._clock.behind_ms(), head.model, start, KEYS_AT_ONCE),
         ).fetchall()
         keys = [KeptKey(*row[:-1]) for row in rows]
         return keys, rows[-1][-1] + 1 if rows else None
@@ -118,12 +118,12 @@ class SqliteArchiveAccess(models.SqliteModels):
 
     @writes
     def stage_keys(self, db: Connection, staged: Staged, keys: Sequence[KeptKey]) -> None:
-        head = find_head(db, *staged)
+        head, behind_ms = find_head(db, *staged), self._clock.behind_ms()
         db.executemany(
             "INSERT INTO keys (model, number, key, seq, count, fingerprint, time_ms)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            " VALUES (?, ?, ?, ?, ?, ?, ? - ?)",
             [
-                (head.model, number, *msgspec.structs.astuple(key))
+                (head.model, number, *msgspec.structs.astuple(key), behind_ms)
                 for number, key in enumerate(keys, head.next_key)
             ],
         )

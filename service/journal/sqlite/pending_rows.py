@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from enum import IntEnum
 from sqlite3 import Connection
 
+from msgspec import structs
+
 from dualstream.service.journal.archive_access import Staged
 from dualstream.service.journal.deduplicate import RowLabel
 from dualstream.service.journal.protocol import (
@@ -108,7 +110,7 @@ class SqlitePendingRows(SqlitePart):
             f"SELECT {_COLUMNS} FROM remembered WHERE model = ? AND key > ? ORDER BY key LIMIT ?",
             (number, after, ROWS_AT_ONCE),
         )
-        return [_made(row) for row in rows]
+        return [_moved(_made(row), self._clock.behind_ms()) for row in rows]
 
     @writes
     def forget_labelled(self, db: Connection, model: str, incarnation: str, key: bytes) -> None:
@@ -118,7 +120,8 @@ class SqlitePendingRows(SqlitePart):
 
     @writes
     def stage_rows(self, db: Connection, staged: Staged, rows: Sequence[PendingRow]) -> None:
-        _insert(db, find_head(db, *staged).model, rows)
+        behind_ms = self._clock.behind_ms()
+        _insert(db, find_head(db, *staged).model, [_moved(row, -behind_ms) for row in rows])
 
 
 def has_row(db: Connection, model: int, key: bytes) -> bool:
@@ -284,6 +287,10 @@ def _made(row: _Row, now_ms: int | None = None) -> PendingRow:
     default, label = (b"", label) if seq else (label, b"")
     age_s = 0.0 if now_ms is None else (now_ms - time_ms) / 1000
     return PendingRow(key, body, default, time_ms, due_ms, age_s, label, seq)
+
+
+def _moved(row: PendingRow, by_ms: int) -> PendingRow:
+    return structs.replace(row, time_ms=row.time_ms + by_ms, due_ms=row.due_ms + by_ms)
 
 
 def _sums(db: Connection, model: int) -> tuple[int, int]:

@@ -82,3 +82,7 @@ class SteadyClock:
     def now_ms(self) -> int:
         """The store's clock now."""
         return self._ahead_ms + since_boot_ms()
+
+    def behind_ms(self) -> int:
+        """The wall clock minus this clock, in whole seconds. Archives have times of the former."""
+        return 1000 * round((now_ms() - self.now_ms()) / 1000)

@@ -1,5 +1,6 @@
 """Keys and waiting rows on SQLite age by a clock that a jump of the wall clock does not move."""
 
+import io
 import sqlite3
 import time
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dualstream.service.archive.dump import dump
+from dualstream.service.archive.restore import restore
 from dualstream.service.journal.protocol import Limits, NewPendingRow
 from dualstream.service.journal.record import KeyKind, make_key
 from dualstream.service.journal.sqlite import steady_clock
@@ -173,3 +176,25 @@ def test_the_clock_of_this_host_is_there() -> None:
     assert steady_clock.since_boot_ms() >= before + 5
     if Path("/proc/sys/kernel/random/boot_id").exists():
         assert steady_clock.boot_id() == steady_clock.boot_id() != ""
+
+
+async def test_keys_and_rows_keep_their_ages_in_an_archive(
+    sqlite_store: Store, host: Host, tmp_path: Path
+) -> None:
+    """Also if the host was off for a night: the store's clock is then behind others."""
+    async with sqlite_store.journal(LIMITS):
+        pass
+    host.reboot(12 * HOUR_S, "second")
+    new = Store(f"sqlite:///{tmp_path / 'new.db'}")
+    async with sqlite_store.journal(LIMITS) as journal, new.journal(LIMITS) as other:
+        log = await Log.create(journal)
+        await fill(log)
+        for source, target in ((journal, other), (other, journal)):
+            archive = io.BytesIO()
+            await dump(source, log.model, archive, lambda line: None)
+            await source.delete(log.model)
+            archive.seek(0)
+            await restore(target, False, archive, lambda line: None)
+            moved = Log(target, log.record)
+            assert await knows_keys(moved) and not await is_due(moved)
+            assert await age_s(moved) == pytest.approx(0.0, abs=2.0)
