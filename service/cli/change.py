@@ -25,6 +25,8 @@ def rollback(
 ) -> None:
     """Restore an earlier state of a model. The journal keeps what was learned since.
 
+    Asks first; --yes does not.
+
     Examples:
 
         dualstream rollback clicks --version before-sale

@@ -60,13 +60,15 @@ def compare(
     ] = None,
     retrain_every: Annotated[
         str | None,
-        typer.Option(metavar="ROWS|TIME", help="Retrain peers so often; default: 20 times."),
+        typer.Option(
+            metavar="ROWS|TIME", help="Time between two trainings of a peer; default: 20 trainings."
+        ),
     ] = None,
     window: Annotated[
         str, typer.Option(metavar="ROWS|TIME", help="Train peers on the newest rows, such as 30d.")
     ] = "200000",
     delay: Annotated[
-        str, typer.Option(metavar="ROWS|TIME", help="Labels come so late, for everyone.")
+        str, typer.Option(metavar="ROWS|TIME", help="Time from a row to its label, for everyone.")
     ] = "0",
     threads: Annotated[int, typer.Option(min=1, help="Threads of the peers.")] = 1,
     frozen: Annotated[

@@ -59,6 +59,8 @@ def create(
 ) -> None:
     """Create a model from a spec. An existing model with the same spec is kept.
 
+    Without --spec and --set the model is the default portfolio.
+
     Examples:
 
         dualstream create clicks
@@ -179,6 +181,8 @@ def export(
     as_json: JSON = False,
 ) -> None:
     """Export a model to a file, with which another program scores rows as the server does.
+
+    Without -o the file is MODEL.json, .onnx, .coef.json, .vw or .xgboost.json.
 
     Examples:
 

@@ -79,6 +79,8 @@ def metrics(
 ) -> None:
     """Show progressive metrics: since the start, over the last 1,000 rows, and fading.
 
+    A row counts with the prediction from before it was learned.
+
     Examples:
 
         dualstream metrics clicks
@@ -196,6 +198,8 @@ def versions(
     as_json: JSON = False,
 ) -> None:
     """List the versions of a model, or save one.
+
+    A version is a full copy of the model, to which `dualstream rollback` goes back.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""The Python blocks of three guides run as written and print what they say."""
+"""The Python blocks of four guides run as written and print what they say."""
 
 import subprocess
 import sys
@@ -33,3 +33,9 @@ def test_the_blocks_run_as_written(tmp_path, guide, before, progress):
     assert done.returncode == 0, done.stderr
     assert_printed(program, done.stdout)
     assert progress in done.stderr
+
+
+def test_the_blocks_of_the_solvers_run_as_written():
+    names = {}
+    exec(program_of("offline"), names)
+    assert names["found"].status == "converged" and len(names["found"].predict(names["x"])) == 200

@@ -1,5 +1,7 @@
 """The other commands of the terminal: models from specs, certificates, watching, measuring."""
 
+import ast
+import inspect
 import json
 import os
 import signal
@@ -205,3 +207,16 @@ def test_a_model_is_exported_to_a_file(server, client, tmp_path, monkeypatch):
     ):
         refused = run(server, "export", "m", *case)
         assert refused.exit_code == code and why in refused.stderr, refused.output
+
+
+def test_help_shows_each_example_on_a_line_of_its_own():
+    """Typer joins the examples of a help text that has no paragraph before them."""
+    helps = [
+        (path.name, inspect.cleandoc(ast.get_docstring(node) or ""))
+        for path in (ROOT / "service/cli").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    examples = [(name, text.split("\n\n")) for name, text in helps if "\nExamples:\n" in text]
+    assert len(examples) > 8
+    assert [(name, parts) for name, parts in examples if parts[1] == "Examples:"] == []
