@@ -5,8 +5,6 @@ const OF_ROWS = ["since", "labels", "count", "label_count", "label_mean"];
 
 export const keysOf = ({ history }) => new Set((history ?? []).flatMap((group) => group.by));
 
-export const timesOf = ({ history }) => new Set((history ?? []).map((group) => group.time));
-
 // Returns whether a name is that of a column that the history computes.
 export function computedBy({ history }) {
   const beginnings = (history ?? []).flatMap(({ by, time, of }) => {
