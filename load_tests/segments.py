@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from dualstream.solvers import make_learner, resolve_spec
-from dualstream.solvers.evaluation.segments import segments_of
+from dualstream.solvers.evaluation.segments.sums import SegmentSums
 from load_tests.column_profile import accepted, mixed
 
 ROWS, ROUNDS = 3_000, 20
@@ -27,8 +27,7 @@ def cost() -> None:
             learner.learn(piece)
         learning = time.process_time() - began
         for columns in (1, 4):
-            sums = segments_of(resolve_spec({"columns": COLUMNS, "segments": NAMES[:columns]}))
-            assert sums is not None
+            sums = SegmentSums(resolve_spec({"columns": COLUMNS, "segments": NAMES[:columns]}))
             sums.add_names(names, 1, 0)
             least = float("inf")
             for _ in range(ROUNDS):

@@ -14,7 +14,7 @@ import numpy as np
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, LearnRows, StatePart
 from dualstream.solvers import Batch, CorruptState, Learner, Outcome, State
-from dualstream.solvers.evaluation.guard import QUANTITIES, guard_of
+from dualstream.solvers.evaluation.guard.spec import FIELD, QUANTITIES
 from dualstream.solvers.evaluation.late_label_scores import counted_once
 from dualstream.solvers.protocols.state_numbers import check_arrays
 from dualstream.wire.problem_json import Problem
@@ -42,8 +42,12 @@ class Guarding(StatePart):
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Guarding | None":
         """Create the guard of a resolved specification; None if it has no guard."""
-        guard = guard_of(spec)
-        return None if guard is None else cls(guard, spec["guard"]["mode"] == "pause")
+        if FIELD not in spec:
+            return None
+        # Imported on demand, because importing compiles its kernel.
+        from dualstream.solvers.evaluation.guard.monitor import Guard
+
+        return cls(Guard(spec), spec[FIELD]["mode"] == "pause")
 
     def ignore_pauses(self) -> None:
         """Record trips but never pause."""

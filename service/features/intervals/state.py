@@ -8,10 +8,10 @@ import numpy as np
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import AnswerField, ArraysByPrefix, Scored, StatePart, Trend
 from dualstream.solvers import Batch, Outcome
-from dualstream.solvers.evaluation.intervals import calibration_of
+from dualstream.solvers.evaluation.intervals.spec import levels_of
 from dualstream.solvers.jit import Floats
 from dualstream.solvers.rows.class_names import class_label
-from dualstream.solvers.spec_fields import INTERVALS
+from dualstream.solvers.spec_fields import INTERVALS, SEGMENTS
 
 if TYPE_CHECKING:
     from dualstream.solvers.evaluation.intervals.calibration import Calibration
@@ -36,8 +36,12 @@ class Intervals(StatePart):
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Intervals | None":
         """The part of a model of a resolved specification; None if it has no intervals."""
-        calibration = calibration_of(spec)
-        return None if calibration is None else cls(spec, calibration)
+        if INTERVALS not in spec:
+            return None
+        # Imported on demand, because importing compiles its kernels.
+        from dualstream.solvers.evaluation.intervals.calibration import Calibration
+
+        return cls(spec, Calibration(spec["task"], levels_of(spec), SEGMENTS in spec))
 
     def on_learned(self, batch: Batch, outcome: Outcome, first_seq: int) -> None:
         parts, first = batch.served_parts, self.first_served

@@ -9,7 +9,7 @@ import numpy as np
 from dualstream.service.replica.feature_names import FeatureNames
 from dualstream.service.replica.parts import ArraysByPrefix, StatePart
 from dualstream.solvers import Batch, Outcome
-from dualstream.solvers.evaluation.segments import segments_of
+from dualstream.solvers.spec_fields import SEGMENTS
 from dualstream.wire.responses import Segment
 
 if TYPE_CHECKING:
@@ -28,8 +28,12 @@ class Segmented(StatePart):
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> "Segmented | None":
         """The segments of a resolved specification; None if it has none."""
-        sums = segments_of(spec)
-        return None if sums is None else cls(sums)
+        if SEGMENTS not in spec:
+            return None
+        # Imported on demand, because importing compiles its kernels.
+        from dualstream.solvers.evaluation.segments.sums import SegmentSums
+
+        return cls(SegmentSums(spec))
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {f"segments.{name}": array for name, array in self.sums.state().items()}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dualstream.solvers.errors import CorruptState
 from dualstream.solvers.evaluation.decisions.spec import ALERT_RATE
-from dualstream.solvers.evaluation.intervals import levels_of
+from dualstream.solvers.evaluation.intervals.spec import levels_of
 from dualstream.solvers.evaluation.make_progressive import scores_are_log_odds
 from dualstream.solvers.evaluation.segments import kernels as k
 from dualstream.solvers.jit import Floats, Ints

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, CorruptState, InvalidSpec, dump, make_learner, resolve_spec
-from dualstream.solvers.evaluation.guard import guard_of
+from dualstream.solvers.evaluation.guard.monitor import Guard
 from tests.solvers.specs import FEATURES, SPECS, stream
 
 FIELDS = {"mode": "warn", "every": 4, "patience": 2, "history": 40, "after": 24, "norm": 1.5}
@@ -90,7 +90,7 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
 
     before = None
     for cuts in ([N], sorted(np.random.default_rng(0).integers(0, N + 1, 30).tolist()) + [N]):
-        guard, learner, results, done = guard_of(spec), make_learner(spec), [], 0
+        guard, learner, results, done = Guard(spec), make_learner(spec), [], 0
         for cut in cuts:
             while done < cut:
                 some = batch[done : min(cut, done + guard.rows_to_look)]
@@ -101,7 +101,7 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
                     results.append((trip.seq, trip.quantity, trip.calm_seq))
                     guard.reset(trip.seq, trip.quantity)
             # A copy of the state continues identically.
-            state, guard = guard.state(), guard_of(spec)
+            state, guard = guard.state(), Guard(spec)
             guard.restore(state)
         assert sorted(results) == sorted(expected)
         assert before in (None, dump(guard.state(), {}))
@@ -113,7 +113,7 @@ def test_it_trips_where_the_definition_does_however_rows_are_cut(name):
 def test_the_norm_of_a_wide_model_is_looked_at_less_often():
     wide = {"algorithm": "sgd", "features": {"kind": "indexed", "dim": 3000}}
     spec = resolve_spec(wide | {"guard": FIELDS})
-    guard, learner = guard_of(spec), make_learner(spec)
+    guard, learner = Guard(spec), make_learner(spec)
     batch = Batch.from_dense(np.ones((80, 3000)), np.ones(80))
     counts = []
     for first in range(0, 80, 4):
@@ -146,7 +146,7 @@ def test_a_field_out_of_its_range_is_named(given, pointer):
 
 def test_it_is_written_out_only_where_it_is_asked_for():
     plain = resolve_spec({"algorithm": "sgd", **FEATURES})
-    assert "guard" not in plain and guard_of(plain) is None
+    assert "guard" not in plain
     for off in ("off", {"mode": "off", "loss": 3.0}):
         assert resolve_spec({"algorithm": "sgd", **FEATURES, "guard": off}) == plain
     result = resolve_spec({"guard": "pause"})
@@ -164,11 +164,11 @@ def test_it_is_written_out_only_where_it_is_asked_for():
 
 def test_a_damaged_state_is_refused():
     spec = guarded({"algorithm": "sgd", **FEATURES})
-    state = guard_of(spec).state()
+    state = Guard(spec).state()
     for name, wrong in (
         ("rows", np.array([5, 4, 0])),
         ("loss_history", np.zeros(2)),
         ("loss_since", np.array(np.nan)),
     ):
         with pytest.raises(CorruptState):
-            guard_of(spec).restore(state | {name: wrong})
+            Guard(spec).restore(state | {name: wrong})

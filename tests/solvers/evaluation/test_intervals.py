@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dualstream.solvers import Batch, CorruptState, InvalidSpec, Outcome, make_learner, resolve_spec
-from dualstream.solvers.evaluation.intervals import calibration_of, kernels
+from dualstream.solvers.evaluation.intervals import kernels
 from dualstream.solvers.evaluation.intervals.calibration import Calibration, losses_of
 from dualstream.solvers.evaluation.late_label_scores import AsServed
 
@@ -357,7 +357,7 @@ def test_levels_of_a_specification():
             assert resolve_spec(resolved) == resolved
             assert resolved["algorithm"] == spec.get("algorithm", "portfolio")
     resolved = resolve_spec({"features": INDEXED, "intervals": None})
-    assert "intervals" not in resolved and calibration_of(resolved) is None
+    assert "intervals" not in resolved
 
 
 BAD = [

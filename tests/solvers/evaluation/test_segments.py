@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from dualstream.solvers import Batch, CorruptState, InvalidSpec, Outcome, make_learner, resolve_spec
-from dualstream.solvers.evaluation.segments import segments_of
 from dualstream.solvers.evaluation.segments.kernels import MAX_VALUES, MEAN_AGE
-from dualstream.solvers.evaluation.segments.sums import ALL, MISSING, OTHER
+from dualstream.solvers.evaluation.segments.sums import ALL, MISSING, OTHER, SegmentSums
 from dualstream.solvers.protocols.learner import UNMARKED
 from dualstream.solvers.rows.hashing import hash_names
 
@@ -73,7 +72,7 @@ class Stream:
 
 def learn(spec, stream, sizes, learner=None):
     """Segments after learning the stream in batches of these sizes, and all outcomes."""
-    sums, learner = segments_of(spec), learner or make_learner(spec)
+    sums, learner = SegmentSums(spec), learner or make_learner(spec)
     earlier, done, outcomes = set(), 0, []
     for size in sizes:
         pairs = stream.names(done, done + size, earlier)
@@ -161,14 +160,14 @@ def test_batches_equal_rows_bit_for_bit(task):
 def test_state_restores_to_the_bit():
     stream, spec = Stream(400, 2, 150), spec_of()
     whole, _ = learn(spec, stream, [400])
-    sums, learner = segments_of(spec), make_learner(spec)
+    sums, learner = SegmentSums(spec), make_learner(spec)
     assert sums.state() == {}
     for begin, end in ((0, 250), (250, 400)):
         earlier = {name for row in stream.rows[:begin] for name in row}
         sums.add_names(stream.names(begin, end, earlier), begin + 1, begin)
         batch = stream.batch(begin, end)
         sums.count(batch, learner.learn(batch), begin + 1)
-        restored = segments_of(spec)
+        restored = SegmentSums(spec)
         restored.restore(sums.state(), stream.names(0, end))
         sums = restored
     for name, array in whole.state().items():
@@ -180,7 +179,7 @@ def test_names_count_from_their_position():
     """A reader of the journal may know a name before the row that brought it."""
     stream, spec = Stream(60, 3), spec_of()
     pairs = stream.names()
-    late, early, learner = segments_of(spec), segments_of(spec), make_learner(spec)
+    late, early, learner = SegmentSums(spec), SegmentSums(spec), make_learner(spec)
     batch = stream.batch()
     outcome = learner.learn(batch)
     early.add_names(pairs, 31, 0)
@@ -195,7 +194,7 @@ def test_names_count_from_their_position():
 
 def test_rejected_rows_and_rows_before_a_new_start_do_not_count():
     stream, spec = Stream(50, 4), spec_of()
-    sums, learner = segments_of(spec), make_learner(spec)
+    sums, learner = SegmentSums(spec), make_learner(spec)
     sums.add_names(stream.names(), 1, 0)
     batch = stream.batch()
     outcome = learner.learn(batch)
@@ -211,7 +210,7 @@ def test_rejected_rows_and_rows_before_a_new_start_do_not_count():
 def test_rates_are_of_the_marked_rows():
     stream = Stream(300, 6)
     spec = dict(spec_of()) | {"intervals": {"coverage": [0.8, 0.9]}}
-    sums, learner = segments_of(spec), make_learner(spec_of())
+    sums, learner = SegmentSums(spec), make_learner(spec_of())
     sums.add_names(stream.names(), 1, 0)
     batch, draw = stream.batch(), np.random.default_rng(7)
     outcome = learner.learn(batch)
@@ -233,14 +232,14 @@ def test_rates_are_of_the_marked_rows():
     assert len(totals) == 5 and totals["1"].coverage["0.8"] == rate(
         "0.8", [of["country"] == ["1"] for of in stream.segments]
     )
-    without = segments_of(spec)
+    without = SegmentSums(spec)
     without.restore(sums.state(), stream.names())
     assert without.since_start("country") == sums.since_start("country")
 
 
 def test_missing_indicator_tells_false_from_missing():
     spec = spec_of(missing_indicator=True, segments=["member", "country"])
-    sums, learner = segments_of(spec), make_learner(spec)
+    sums, learner = SegmentSums(spec), make_learner(spec)
     rows = [["member"], ["member=missing", "country=(all)"], ["price", "country=missing"]]
     names = list(dict.fromkeys(name for row in rows for name in row))
     sums.add_names(list(zip(hash_names(names, BITS).tolist(), names, strict=True)), 1, 0)
@@ -268,7 +267,7 @@ def test_damaged_states_are_corrupt(subtests):
     }
     for what, damaged in wrong.items():
         with subtests.test(what), pytest.raises(CorruptState):
-            segments_of(spec).restore(damaged, stream.names())
+            SegmentSums(spec).restore(damaged, stream.names())
 
 
 @pytest.mark.parametrize(
@@ -297,4 +296,3 @@ def test_text_columns_and_rows_that_are_not_flat_are_refused():
     with pytest.raises(InvalidSpec, match="given with `columns`"):
         resolve_spec({"segments": ["note"]})
     assert "segments" not in resolve_spec({"columns": columns, "segments": []})
-    assert segments_of(resolve_spec({"columns": columns})) is None

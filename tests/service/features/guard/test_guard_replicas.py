@@ -21,7 +21,7 @@ from dualstream.service.replica.copies import Rollback
 from dualstream.service.replica.replica import Replica
 from dualstream.service.replica.requests import ControlRequest, Request
 from dualstream.solvers import Batch, make_learner, resolve_spec
-from dualstream.solvers.evaluation.guard import guard_of
+from dualstream.solvers.evaluation.guard.monitor import Guard
 from tests.service.replica.snapshot_damage import SPEC, Kept, bits, run
 
 FIELDS = {"every": 5, "patience": 2, "history": 200, "after": 25}
@@ -39,7 +39,7 @@ class ByHand:
 
     def __init__(self) -> None:
         spec = resolve_spec(GUARDED)
-        self.learner, self.guard = make_learner(spec), guard_of(spec)
+        self.learner, self.guard = make_learner(spec), Guard(spec)
         self.seq = self.since = self.held_from = 0
         self.rows: dict[int, Batch] = {}
         self.states = {0: self.state()}
