@@ -76,7 +76,7 @@ def resolve_spec(spec: Mapping[str, Any]) -> Spec:
 def _resolve(spec: Mapping[str, Any]) -> Spec:
     version = read_whole(spec, "", "spec_version", SPEC_VERSION, SPEC_VERSION, SPEC_VERSION)
     fields = {name: value for name, value in spec.items() if name not in _OF_ROWS}
-    resolved = resolve_model(fields)
+    resolved = resolve_model(fields, _OF_ROWS)
     labels = resolved.get("labels")
     if labels and nfc(labels[0]) == nfc(labels[1]):
         raise InvalidSpec("/labels", labels, f"{_TWO_LABELS}, also when composed (NFC)")
@@ -129,15 +129,20 @@ def _check_ages(rows: Spec, model: Spec) -> None:
             raise InvalidSpec("/features/bits", bits, allowed)
 
 
-def resolve_model(spec: Mapping[str, Any]) -> Spec:
-    """As `resolve_spec`, for one model or one member of a portfolio."""
+def resolve_model(spec: Mapping[str, Any], others: tuple[str, ...] = ()) -> Spec:
+    """As `resolve_spec`, for one model or one member of a portfolio.
+
+    The error of an unknown field also names `others`, which the caller reads.
+    """
     is_portfolio = "members" in spec or all(name in _OF_ANY_PORTFOLIO for name in spec)
     choice = "portfolio" if is_portfolio else "dual_ascent"
     algorithm = read_choice(spec, "algorithm", choice, tuple(ALGORITHMS))
     stages_are_own = ALGORITHMS[algorithm].stages_are_own
     last = _LAST_OF_OWN_STAGES if stages_are_own else _LAST
     fields = (*_FIRST, *ALGORITHMS[algorithm].fields, *last)
-    refuse_unknown(spec, "", (*fields, _GUARD))
+    if others and "algorithm" not in spec and "members" not in fields:
+        others = ("members", *others)
+    refuse_unknown(spec, "", (*fields, _GUARD, *others))
     task = read_choice(spec, "task", "binary", ("binary", "regression", "multiclass"))
     guard = read_guard(spec, algorithm, task)
     features = read_features(spec)

@@ -262,6 +262,16 @@ def test_a_specification_with_members_is_of_a_portfolio():
         resolve_spec({"members": "fast", "colour": 1})
 
 
+@pytest.mark.parametrize("name", ["columns", "history", "intervals", "costs", "members"])
+def test_a_misspelt_field_that_no_learner_has_is_known(name):
+    misspelt = name[:-1] + "x"
+    with pytest.raises(InvalidSpec, match=f"it takes .*; did you mean '{name}'"):
+        resolve_spec({misspelt: 1})
+    with pytest.raises(InvalidSpec, match="members.0: ") as of_member:
+        resolve_spec({"members": [{"algorithm": "sgd", misspelt: 1}]})
+    assert f"mean '{name}'" not in str(of_member.value)
+
+
 def test_the_fields_that_an_algorithm_takes_are_named():
     with pytest.raises(InvalidSpec) as caught:
         resolved(surrogate="pil1")
