@@ -164,7 +164,7 @@ class Upload:
         if chunk is None:
             return None
         self._arriving = background_task(_next_chunk(chunks))
-        parsed_chunk = await self._parse(chunk, self._expected_key(chunk.number))
+        parsed_chunk = await self._parse(chunk, self._key_of(chunk.number))
         if self._limits is not None:
             await self._limits.wait_for_rows(parsed_chunk.rows.count)
         return parsed_chunk
@@ -179,7 +179,7 @@ class Upload:
         """Start to learn a chunk, in a task that ends even if the request is cancelled."""
         if parsed_chunk.request is not None:
             # Before the next chunk is parsed, which needs its key.
-            self._claims_request_key(parsed_chunk.chunk.number)
+            self._claim_request_key(parsed_chunk.chunk.number)
         journalled = asyncio.Event()
         task = background_task(self._submit(parsed_chunk, journalled))
         task.add_done_callback(lambda done: journalled.set())
@@ -192,30 +192,22 @@ class Upload:
             raise ModelChanged(self._model_id)
         return model
 
-    def _claims_request_key(self, number: int) -> bool:
-        """Whether a chunk with good rows has the request's own key. Call it in chunk order.
+    def _claim_request_key(self, number: int) -> None:
+        """Give a chunk with good rows the request's own key. Call it in chunk order.
 
         The first such chunk has it, so that a key of another request is detected. A chunk without a
         good row is not submitted and has no key.
         """
         if self._first_good is None:
             self._first_good = number
-        return self._first_good == number
-
-    def _expected_key(self, number: int) -> bytes | None:
-        """The stored key of a chunk if it has a good row, which is not known yet."""
-        if self._key is None:
-            return None
-        is_opening = self._first_good in (None, number)
-        return _own_key(self._key) if is_opening else _numbered_key(self._key, number)
 
     def _key_of(self, number: int) -> bytes | None:
-        """The stored key of a chunk with good rows, just before it is submitted."""
+        """The stored key of a chunk if it has a good row, which may not be known yet."""
         if self._key is None:
             return None
-        if self._claims_request_key(number):
-            return _own_key(self._key)
-        return _numbered_key(self._key, number)
+        if self._first_good in (None, number):
+            return make_key(KeyKind.REQUEST, self._key)
+        return make_key(KeyKind.CHUNK, f"{number}:{self._key}")
 
     async def _parse(self, chunk: Chunk, key: bytes | None) -> _ParsedChunk:
         model = await self._model()
@@ -285,6 +277,7 @@ class Upload:
                 if self._first_good == parsed_chunk.chunk.number:
                     self._first_good = None  # it had good rows for a replaced model
                 raise RowsRefused(parsed.count, len(parsed.errors), parsed.errors)
+            self._claim_request_key(parsed_chunk.chunk.number)
             key = self._key_of(parsed_chunk.chunk.number)
             if parsed_chunk.key != key:
                 await self._parse_again(parsed_chunk, key)
@@ -323,11 +316,3 @@ def check_streamable(head: Head, wants_scores: bool, atomic: bool) -> None:
             " Accept: application/x-ndjson"
         )
         raise Problem(422, "invalid-query", detail)
-
-
-def _own_key(key: str) -> bytes:
-    return make_key(KeyKind.REQUEST, key)
-
-
-def _numbered_key(key: str, number: int) -> bytes:
-    return make_key(KeyKind.CHUNK, f"{number}:{key}")
