@@ -23,7 +23,7 @@ class HeadChecks:
         path = scope["path"]
         problem = path_problem(scope) or repeated_header(scope)
         if problem is None:
-            kind = kind_of(path)
+            kind = kind_of(scope["method"], path)
             if kind is None or self._admission.admits(kind, scope.get(CONNECTION)):
                 await self._app(scope, receive, send)
                 return

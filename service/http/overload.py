@@ -39,7 +39,13 @@ REFUSE_AFTER_S = 0.15
 CHECK_S = 0.25
 """Interval of `update`."""
 LEARN, PREDICT = "learn", "predict"
-_KINDS = {"learn": LEARN, "labels": LEARN, "predict": PREDICT, "infer": PREDICT}
+_KINDS = {
+    ("POST", "learn"): LEARN,
+    ("POST", "labels"): LEARN,
+    ("POST", "predict"): PREDICT,
+    ("GET", "predict"): PREDICT,
+    ("POST", "infer"): PREDICT,
+}
 _FOLDERS = ("/models", "/v2/models")
 _FACTORS = {LEARN: 1, PREDICT: 2}
 """Predictions are refused at twice the requests and twice the waits of learning."""
@@ -51,10 +57,10 @@ class Client(Protocol):
     refused_in: int
 
 
-def kind_of(path: str) -> str | None:
-    """The kind under which a request to this path may be refused. None: it is always served."""
+def kind_of(method: str, path: str) -> str | None:
+    """The kind under which such a request may be refused. None: it is always served."""
     model, _, action = path.rpartition("/")
-    kind = _KINDS.get(action)
+    kind = _KINDS.get((method, action))
     # A model, member or version may have the name of an action.
     is_route = kind is None or path == "/predict" or model.rpartition("/")[0] in _FOLDERS
     return kind if is_route else None

@@ -237,30 +237,33 @@ def test_the_type_of_every_problem_is_a_page(client):
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"),
+    ("method", "path", "kind"),
     [
-        ("/models/m/learn", LEARN),
-        ("/models/m/labels", LEARN),
-        ("/models/m/predict", PREDICT),
-        ("/models/learn/learn", LEARN),
-        ("/models/models/learn", LEARN),
-        ("/predict", PREDICT),
-        ("/v2/models/m/infer", PREDICT),
-        ("/models/learn", None),
-        ("/models/predict", None),
-        ("/v2/models/infer", None),
-        ("/v2/models/learn", None),
-        ("/models/m/versions/learn", None),
-        ("/models/m/members/predict", None),
-        ("/models/m/members/learn/promote", None),
-        ("/models/m/samples/labels", None),
-        ("/models/learn/metrics", None),
-        ("/models", None),
-        ("/learn", None),
+        ("POST", "/models/m/learn", LEARN),
+        ("POST", "/models/m/labels", LEARN),
+        ("POST", "/models/m/predict", PREDICT),
+        ("GET", "/models/m/predict", PREDICT),
+        ("GET", "/models/m/labels", None),
+        ("DELETE", "/models/m/labels", None),
+        ("POST", "/models/learn/learn", LEARN),
+        ("POST", "/models/models/learn", LEARN),
+        ("GET", "/predict", PREDICT),
+        ("POST", "/v2/models/m/infer", PREDICT),
+        ("POST", "/models/learn", None),
+        ("POST", "/models/predict", None),
+        ("POST", "/v2/models/infer", None),
+        ("POST", "/v2/models/learn", None),
+        ("POST", "/models/m/versions/learn", None),
+        ("POST", "/models/m/members/predict", None),
+        ("POST", "/models/m/members/learn/promote", None),
+        ("POST", "/models/m/samples/labels", None),
+        ("POST", "/models/learn/metrics", None),
+        ("POST", "/models", None),
+        ("POST", "/learn", None),
     ],
 )
-def test_only_learning_and_predicting_are_refused_under_overload(path, kind):
-    assert kind_of(path) == kind
+def test_only_learning_and_predicting_are_refused_under_overload(method, path, kind):
+    assert kind_of(method, path) == kind
 
 
 def test_a_page_of_another_origin_can_read_a_refusal_under_overload(serve, monkeypatch):

@@ -215,10 +215,8 @@ async def test_predictions_that_arrive_together_are_waits_too():
 
 
 def test_health_metrics_and_models_are_never_refused():
-    assert kind_of(LEARNING) == kind_of("/models/m/labels") == LEARN
-    assert kind_of(PREDICTING) == kind_of("/predict") == kind_of("/v2/models/m/infer") == PREDICT
     for path in (HEALTH, "/readyz", "/metrics", "/models", "/models/m", "/models/m/events"):
-        assert kind_of(path) is None, path
+        assert kind_of("GET", path) is None, path
 
 
 def test_a_refusal_comes_a_moment_later_and_before_the_body_is_parsed(serve, monkeypatch):
