@@ -171,17 +171,24 @@ class FastRoutes:
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        status = 500
+        status, is_answered = 500, False
 
         async def watch(message: Any) -> None:
-            nonlocal status
+            nonlocal status, is_answered
             if message["type"] == "http.response.start":
                 status = message["status"]
+            else:
+                is_answered = not message.get("more_body", False)
             is_long = len(message.get("body", b"")) > PIECE_BYTES
             await (send_in_pieces(send, message, scope) if is_long else send(message))
 
         try:
             await self._app(scope, limit_body(receive, self._settings.max_body_bytes, scope), watch)
+        except Exception:
+            # Starlette answers an unexpected exception with 500 and raises it again. uvicorn then
+            # closes the connection, and the client's next request is reset.
+            if not is_answered:
+                raise
         finally:
             release_body(scope)
             route = getattr(scope.get("route"), "path", "unknown")

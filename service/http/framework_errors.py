@@ -11,7 +11,7 @@ from starlette.types import Scope
 from dualstream.service.codecs import media_type
 from dualstream.service.concurrency import drop_traceback
 from dualstream.service.http.access import feature_of, not_allowed
-from dualstream.service.http.exceptions_to_problems import as_problem, internal_error
+from dualstream.service.http.exceptions_to_problems import as_problem, problem_of
 from dualstream.service.http.request_body import BodyRefused
 from dualstream.service.journal.protocol import JournalError
 from dualstream.service.journal.record import RecordError
@@ -59,7 +59,7 @@ async def _answer_problem(request: Request, error: Exception) -> Response:
     if problem is not None:
         drop_traceback(error)
     else:
-        problem = internal_error()
+        problem = problem_of(error, request.scope)
     body = problem.body(request.url.path, REQUEST_ID.get())
     return Response(body, problem.status, problem.headers(), media_type=MEDIA_TYPE)
 

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
+from dualstream.service.api import health
 from dualstream.service.http.body_memory import BodyMemory
 from dualstream.service.http.connection_limits import EVENT_STREAM, Connections, Limits, State
 from dualstream.service.http.protocol import MAX_HEADERS, protocol_of
@@ -736,3 +737,23 @@ def test_empty_lines_do_not_make_an_idle_connection_live_longer():
         assert one.state() is State.HEAD
 
     run(got)
+
+
+def test_a_connection_serves_the_next_request_after_a_route_has_failed(
+    shared_client, monkeypatch, caplog
+):
+    def fail(*_: Any) -> None:
+        raise LookupError("planted")
+
+    monkeypatch.setattr(health, "numeric_identity", fail)
+
+    async def got() -> None:
+        one, line = World(shared_client.app).connect()
+        one.data_received(2 * GET.replace(b"/x", b"/readyz?verbose"))
+        while line.written.count(b"/problems/internal-error") < 2 and not line.is_closed:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not line.is_closed
+
+    run(got)
+    assert [str(one.exc_info[1]) for one in caplog.records if one.exc_info] == ["planted"] * 2
