@@ -339,6 +339,7 @@ class _KernelCache(FunctionCache):
 
     def _find(self, name: str, context: Any) -> Any:
         """The compiled kernel of a file; None if no folder has it."""
+        failure: Exception | None = None
         for folder in _folders():
             path = folder / name
             try:
@@ -352,7 +353,10 @@ class _KernelCache(FunctionCache):
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except Exception as error:
-                _warn_once(error)
+                failure = error
+        # Not if a later folder has it: a damaged kernel of a wheel is compiled once.
+        if failure is not None:
+            _warn_once(failure)
         return None
 
     def _loaded(self, context: Any, code: memoryview) -> Any:
