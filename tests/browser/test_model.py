@@ -302,7 +302,7 @@ def test_a_rollback_asks_first_and_leaves_a_marker(page: Page, server: httpx.Cli
     page.goto(f"/#/models/{model}/versions")
     versions.get_by_role("row").filter(has_text="good").get_by_role("link").click()
     figures = page.get_by_role("region", name="Figures of both")
-    expect(figures.get_by_role("row").nth(1)).to_have_text(re.compile(r"rows learned\s*600\s*650"))
+    expect(figures.get_by_role("row").nth(1)).to_have_text(re.compile(r"rows measured\s*600\s*650"))
     of_version = server.get(f"/models/{model}/versions/good/metrics").json()["rolling"]
     rate = figures.get_by_role("row").nth(2)
     expect(rate).to_contain_text(

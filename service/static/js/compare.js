@@ -9,6 +9,7 @@ import { hrefOf } from "./names.js";
 
 const NOW = "now";
 const PAGE = 500;
+const MEASURED = "rows measured";
 
 // A side is a model, or one of its versions: NAME or NAME@VERSION. No name of a model has an @.
 export const compareHref = (a, b = "") => `#/compare/${encodeURIComponent(a)}${b && `/${encodeURIComponent(b)}`}`;
@@ -79,7 +80,8 @@ function figuresOf({ spec, metrics, calibration }) {
   const { rolling, since_start: all } = metrics;
   const best = errorOf(rolling).baselines[0];
   return [
-    ["rows learned", count, metrics.rows, null],
+    // Fewer than the rows learned if labels were revised, or if the learner has started again.
+    [MEASURED, count, metrics.rows, null],
     [`${what}, last 1,000 rows`, format, errorOf(rolling).value],
     [`${what}, since start`, format, errorOf(all).value],
     ["best baseline, last 1,000 rows", format, best?.value, null],
@@ -127,6 +129,7 @@ function curves(sides, signal) {
   const element = card(`${what[0].toUpperCase()}${what.slice(1)} over the rows`);
   const plot = new Plot({
     title: `${what} of ${sides[0].text} and ${sides[1].text}`,
+    xLabel: MEASURED,
     series: sides.map((one, k) => ({ label: one.text, colour: ["--c1", "--c2"][k], dash: k ? [4, 4] : undefined, format: isRegression ? undefined : percent })),
   }, signal);
   // One window, so that the same rows have the same curve.
