@@ -13,9 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+import typer
 from rich.console import Console
 
-from dualstream.client import Client, PredictedMany
+from dualstream.client import BadInput, Client, PredictedMany
+from dualstream.service.cli.connection import ending, naming, on_retry, with_scheme
 from dualstream.service.cli.demo.server_process import ServerProcess
 from examples.pictures import Chart, draw, load_pyplot
 
@@ -64,16 +66,24 @@ Run = Callable[[argparse.Namespace, Console], Result]
 def start(
     description: str, rows: int, run: Run, arguments: Sequence[str] | None, console: Console | None
 ) -> Result:
-    """Parse the flags of an example, run it, print its result and draw its picture."""
+    """Parse the flags of an example, run it, print its result and draw its picture.
+
+    Errors end it with the messages and exit codes of the `dualstream` command.
+    """
     options = _flags(description, rows).parse_args(arguments)
     console = console or Console()
     if options.picture is not None:
         load_pyplot()
-    result = run(options, console)
-    show(console, "", result.sentence())
-    if options.picture is not None:
-        draw(result.chart, options.picture)
-    return result
+    try:
+        with ending():
+            result = run(options, console)
+            show(console, "", result.sentence())
+            if options.picture is not None:
+                with naming(options.picture):
+                    draw(result.chart, options.picture)
+            return result
+    except typer.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
 
 
 def _flags(description: str, rows: int) -> argparse.ArgumentParser:
@@ -86,7 +96,9 @@ def _flags(description: str, rows: int) -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=int, help=f"maximum number of rows (generated: {rows:,})")
     parser.add_argument("--seed", type=int, default=0, help="seed of generated rows")
-    parser.add_argument("--url", help="URL of a running server; default: a temporary server")
+    parser.add_argument(
+        "--url", type=with_scheme, help="URL of a running server; default: a temporary server"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the rows as CSV, and end")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the result (matplotlib)")
     parser.set_defaults(made=rows)
@@ -101,17 +113,17 @@ def taken(
     """The rows of the file, or those that `make(rows, seed)` generates. Exits after --write."""
     if options.data is not None:
         try:
-            rows = list(islice(read(options.data), options.rows))
-        except OSError as error:
-            raise SystemExit(f"{options.data}: {error.strerror}") from None
+            with naming(options.data):
+                rows = list(islice(read(options.data), options.rows))
         except UnicodeDecodeError:
-            raise SystemExit(f"{options.data}: no UTF-8 text; save it as CSV in UTF-8") from None
+            raise BadInput(f"{options.data}: no UTF-8 text; save it as CSV in UTF-8") from None
     else:
         rows = list(make(options.made if options.rows is None else options.rows, options.seed))
     if len(rows) < MIN_ROWS:
-        raise SystemExit(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
+        raise BadInput(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
     if options.write is not None:
-        _write(options.write, rows)
+        with naming(options.write):
+            _write(options.write, rows)
         raise SystemExit(0)
     return rows
 
@@ -148,12 +160,12 @@ def records(
         for line, row in enumerate(table(path), 2):
             missing = [name for name in (*times, *numbers, *others) if row.get(name) is None]
             if missing:
-                raise SystemExit(f"{path}, line {line}: no column {', '.join(missing)}")
+                raise BadInput(f"{path}, line {line}: no column {', '.join(missing)}")
             try:
                 typed: Row = {name: datetime.fromisoformat(row[name]) for name in times}
                 typed |= {name: _number(row[name]) for name in numbers}
             except ValueError as wrong:
-                raise SystemExit(f"{path}, line {line}: {wrong}") from None
+                raise BadInput(f"{path}, line {line}: {wrong}") from None
             yield {name: typed.get(name, text) for name, text in row.items()}
 
     return read
@@ -179,7 +191,7 @@ def connected(url: str | None, console: Console) -> Iterator[Client]:
             # Not its warnings, such as of requests that wait until kernels are compiled.
             url = stack.enter_context(ServerProcess(store, ["--log-level", "error"])).url
         console.print(f"server: {url}", style="dim", highlight=False)
-        yield stack.enter_context(Client(url))
+        yield stack.enter_context(Client(url, on_retry=on_retry(url)))
 
 
 def blocks(rows: Sequence[Row], size: int) -> Iterator[list[Row]]:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dualstream.client import BadInput, RowFile
 from dualstream.service.cli.commands import app
 from dualstream.service.cli.common import INTERRUPTED, JSON, Table, errors, note, report
-from dualstream.service.cli.connection import ending
+from dualstream.service.cli.connection import ending, naming
 from dualstream.service.cli.rows import Bar, Format, row_files
 from dualstream.service.cli.settings_flags import flag, read_settings
 
@@ -225,10 +225,8 @@ def _write(path: Path, result: Mapping[str, Any]) -> None:
     """Write the report. Raises BadInput."""
     from dualstream.service.compare.report import report_of
 
-    try:
+    with naming(f"--report {path}"):
         path.write_text(report_of(result), encoding="utf-8")
-    except OSError as wrong:
-        raise BadInput(f"--report {path}: {wrong.strerror or wrong}") from None
 
 
 def _file(name: str, form: str | None, stack: ExitStack) -> RowFile:
@@ -240,11 +238,8 @@ def _file(name: str, form: str | None, stack: ExitStack) -> RowFile:
     if not file.is_pipe:
         return file
     copy = stack.enter_context(tempfile.TemporaryFile())
-    try:
-        with nullcontext(file.stream) if file.stream else open(file.name, "rb") as stream:
-            shutil.copyfileobj(stream, copy)
-    except OSError as wrong:
-        raise BadInput(f"{name}: {wrong.strerror or wrong}") from None
+    with naming(name), nullcontext(file.stream) if file.stream else open(file.name, "rb") as stream:
+        shutil.copyfileobj(stream, copy)
     return replace(file, stream=copy)
 
 

@@ -26,16 +26,14 @@ HINTS = {
 """By kind of problem: where the server's advice to clients of HTTP begins, and that of commands."""
 
 
-def _with_scheme(url: str) -> str:
+def with_scheme(url: str) -> str:
     """`localhost:8000` is http://localhost:8000."""
     return url if "://" in url or not url else f"http://{url}"
 
 
 Url = Annotated[
     str,
-    typer.Option(
-        "--url", envvar="DUALSTREAM_URL", callback=_with_scheme, help="URL of the server."
-    ),
+    typer.Option("--url", envvar="DUALSTREAM_URL", callback=with_scheme, help="URL of the server."),
 ]
 ApiKey = Annotated[
     str | None,
@@ -140,6 +138,15 @@ def ending(as_json: bool = False) -> Iterator[None]:
         common.fail(f"{unreachable}{hint}", common.UNREACHABLE)
     except KeyboardInterrupt:
         common.fail("interrupted", common.INTERRUPTED)
+
+
+@contextmanager
+def naming(file: object) -> Iterator[None]:
+    """Turn an OSError of a file into BadInput that names it."""
+    try:
+        yield
+    except OSError as wrong:
+        raise BadInput(f"{file}: {wrong.strerror or wrong}") from None
 
 
 def show_errors(errors: Any, of: str = "") -> None:

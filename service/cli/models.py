@@ -11,7 +11,7 @@ import typer
 
 from dualstream.client import BadInput, Client, Refused
 from dualstream.service.cli.common import JSON, REFUSED, Table, fail, report
-from dualstream.service.cli.connection import Model, command, complete_model
+from dualstream.service.cli.connection import Model, command, complete_model, naming
 from dualstream.wire.responses import Column, Model as ModelAnswer
 
 SUFFIXES = {
@@ -199,10 +199,8 @@ def export(
         return
     stem = model if member is None else f"{model}.{member}"
     file = Path(output or f"{stem}.{SUFFIXES[format]}")
-    try:
+    with naming(file):
         file.write_bytes(written)
-    except OSError as wrong:
-        raise BadInput(f"{file}: {wrong.strerror}") from None
     about = {"model": model, "format": format, "file": str(file), "bytes": len(written)}
     report(as_json, about, f"{file}: {model} as {format}, {len(written):,} bytes")
 

@@ -182,9 +182,11 @@ def demo(
         dualstream demo --stay
     """
     if write is not None:
+        from dualstream.service.cli.connection import ending, naming
         from dualstream.service.cli.demo.adult import write_csv
 
-        write_csv(write)
+        with ending(), naming(write):
+            write_csv(write)
         return
     from dualstream.service.cli.demo.run import WATCHED_ROWS_PER_S, run_demo
 

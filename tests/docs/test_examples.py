@@ -5,17 +5,18 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 
 import pytest
 from rich.console import Console
 
-from dualstream.client import Client
+from dualstream.client import BadInput, Client
 from dualstream.service.codecs import parse_body
 from dualstream.service.codecs.row_schema import RowSchema
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import DISABLED
-from examples import churn, house_power
+from examples import churn, common, house_power
 from examples.pages import NAMES, PAGES, PICTURES
 from tests.docs.documents import DOCUMENTS, ROOT, session
 
@@ -126,24 +127,30 @@ def test_house_power_reads_the_file_of_uci(tmp_path):
     assert (second["T1"], second["Appliances_before"], second["Appliances"]) == ("", "60", "50")
 
 
-def test_a_file_without_a_column_is_refused(tmp_path):
-    (tmp_path / "file").write_text("at,shop\n2024-05-06,s1\n")
-    with pytest.raises(
-        SystemExit, match="file, line 2: no column units, promotion, holiday, temperature"
-    ):
-        import_module("examples.demand").main(["--data", str(tmp_path / "file")])
-    rows = "at,shop,promotion,holiday,temperature,units\n2024-05-06,s1,0,0,,many\n"
-    (tmp_path / "file").write_text(rows)
-    with pytest.raises(SystemExit, match="file, line 2: could not convert string to float: 'many'"):
-        import_module("examples.demand").main(["--data", str(tmp_path / "file")])
-    with pytest.raises(SystemExit, match="absent: No such file or directory"):
-        import_module("examples.demand").main(["--data", str(tmp_path / "absent")])
-    (tmp_path / "file").write_text("date,T1,RH_1\n2016-01-11 17:00:00,19.9,47\n")
-    with pytest.raises(SystemExit, match="file, line 2: no column Appliances"):
-        list(house_power.read(tmp_path / "file"))
-    (tmp_path / "file").write_bytes("at,units\n".encode("utf-16"))
-    with pytest.raises(SystemExit, match="file: no UTF-8 text"):
-        import_module("examples.demand").main(["--data", str(tmp_path / "file")])
+def test_what_cannot_run_ends_with_one_line(tmp_path, capsys, monkeypatch):
+    def ends(code: int, message: str, *flags: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            import_module("examples.demand").main(flags, Console(quiet=True))
+        [line] = capsys.readouterr().err.splitlines()
+        assert ended.value.code == code and message in line, line
+
+    file = tmp_path / "file"
+    file.write_text("at,shop\n2024-05-06,s1\n")
+    missing = "file, line 2: no column units, promotion, holiday, temperature"
+    ends(2, missing, "--data", str(file))
+    file.write_text("at,shop,promotion,holiday,temperature,units\n2024-05-06,s1,0,0,,many\n")
+    wrong = "file, line 2: could not convert string to float: 'many'"
+    ends(2, wrong, "--data", str(file))
+    file.write_bytes("at,units\n".encode("utf-16"))
+    ends(2, "file: no UTF-8 text; save it as CSV in UTF-8", "--data", str(file))
+    absent = str(tmp_path / "absent" / "file")
+    for flag in ("--data", "--write"):
+        ends(2, f"{absent}: No such file or directory", flag, absent)
+    monkeypatch.setattr(common, "Client", partial(Client, patience_s=0.0))
+    ends(4, "no answer: [Errno 111] Connection refused", "--url", "localhost:1")
+    file.write_text("date,T1,RH_1\n2016-01-11 17:00:00,19.9,47\n")
+    with pytest.raises(BadInput, match="file, line 2: no column Appliances"):
+        list(house_power.read(file))
 
 
 def test_every_example_has_a_page_with_its_output_and_its_picture():

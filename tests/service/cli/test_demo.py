@@ -8,7 +8,9 @@ from itertools import islice
 import httpx
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from dualstream.service.cli import app
 from dualstream.service.cli.demo.adult import ATTRIBUTES, COLUMNS, adult_lines, adult_samples
 from dualstream.service.cli.demo.run import run_demo
 from dualstream.solvers.jit import DISABLED
@@ -76,3 +78,9 @@ def test_the_demonstration_ends_well_and_stays_until_an_interrupt(monkeypatch):
     monkeypatch.setattr("dualstream.service.cli.demo.run._wait_forever", interrupt)
     assert run_demo(Console(file=said, width=120), stay=True) == 0
     assert "GET /members" in said.getvalue() and "occupation=" in said.getvalue()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    file = tmp_path / "absent" / "file"
+    done = CliRunner().invoke(app, ["demo", "--write", str(file)], env={"COLUMNS": "200"})
+    assert done.exit_code == 2 and done.stderr == f"{file}: No such file or directory\n"
