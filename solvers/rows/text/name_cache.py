@@ -130,9 +130,12 @@ def string_end(text: RO_U1, start: int, ascii_only: bool) -> tuple[int, int]:
 
 @kernel(inline=True)
 def is_same(text: RO_U1, a: int, b: int, count: int) -> bool:
-    """Whether the bytes at a equal those at b, before a; False near the text's end."""
-    if a + count + 8 > text.shape[0]:
-        return False
+    """Whether the bytes at a equal those at b, before a."""
+    if a + count + 8 > text.shape[0]:  # too near the text's end to compare words
+        same = 0
+        while same < count and a + same < text.shape[0] and text[a + same] == text[b + same]:
+            same += 1
+        return bool(same == count)
     while count >= 8:
         if word_at(text, a) != word_at(text, b):
             return False

@@ -22,6 +22,7 @@ TWICE = [
     ('{"x": {"a": 1}, "y": 1, "weight": 1, "weight": 2}', "weight"),
     ('{"x": {"a": 1}, "y": 1, "id": "r:1", "id": "r"}', "id"),
     ('{"x": {"a": 1}, "x": {"b": 1}, "y": 1}', "x"),
+    ('{"y": 1, "x": {"abc": 1, "abc": 2}}', "abc"),
 ]
 
 
@@ -29,7 +30,8 @@ TWICE = [
 def test_a_name_twice_in_json_refuses_the_row(row, name):
     fillers = [f'{{"x": {{"w{n}": 1, "a": {n}}}, "y": 1}}' for n in range(1500)]
     results = []
-    for rows in ([row], [*fillers, row], [row, *fillers], [*fillers[:5], row, *fillers[:5]]):
+    middle = [*fillers[:5], row, *fillers[:5]]
+    for rows in ([row], [*fillers[:60], row], [*fillers, row], [row, *fillers], middle):
         for media, body in (
             (NDJSON, "\n".join(rows)),
             (None, f"[{', '.join(rows)}]"),
