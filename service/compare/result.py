@@ -1,11 +1,12 @@
 """The result of a comparison as JSON, and the sentences that sum it up."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
 from dualstream.service.compare.contestants import Contestant
+from dualstream.service.compare.figures import CLIP
 from dualstream.service.compare.file_rows import FileRows
 from dualstream.service.compare.frozen import Frozen, ranks_in_reverse
 from dualstream.service.compare.options import Options
@@ -41,7 +42,13 @@ def result_of(run: Run, read: FileRows, options: Options, file: str) -> dict[str
             for one in contestants[1:]
             if (sentence := conclusion(one, run, options)) is not None
         ],
-        "notes": read.notes + _refusals(read) + run.notes + _about_outputs(run),
+        "notes": [
+            *read.notes,
+            *_refusals(read),
+            *run.notes,
+            *_about_outputs(run),
+            *about_large_errors(contestants),
+        ],
     }
 
 
@@ -49,6 +56,24 @@ def _about_outputs(run: Run) -> list[str]:
     frozen = [one for one in run.contestants if isinstance(one, Frozen)]
     notes = [one.note(run.figures[one.name].summary()) for one in frozen]
     return [note for note in notes if note]
+
+
+def about_large_errors(contestants: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning if a gain that is shown contradicts the mean absolute errors."""
+    ours = contestants[0].get("mae")
+    names = [
+        one["name"]
+        for one in contestants[1:]
+        if ours is not None
+        and (gain := one["gain"]) is not None
+        and (one["mae"] < ours if gain["low"] > 0.0 else one["mae"] > ours and gain["high"] < 0.0)
+    ]
+    if not names:
+        return []
+    return [
+        f"warning: MAE and gain disagree about {', '.join(names)}: the gain clips errors at"
+        f" {CLIP:g} times their running mean; decide by what a large error costs"
+    ]
 
 
 def _refusals(read: FileRows) -> list[str]:

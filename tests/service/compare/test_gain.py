@@ -8,7 +8,7 @@ import pytest
 from dualstream.service.compare.contestants import Predictions
 from dualstream.service.compare.figures import CLIP, Figures, Gain, losses_of
 from dualstream.service.compare.options import Options, Span
-from dualstream.service.compare.result import conclusion
+from dualstream.service.compare.result import about_large_errors, conclusion
 from dualstream.solvers.evaluation.drift import DriftWatch
 
 
@@ -121,3 +121,16 @@ def test_the_sentence_names_the_better_one():
     assert sentence(8, 7, 9, kind="baseline") is None
     assert "these columns do not predict this label" in sentence(-8, -9, -7, kind="baseline")
     assert "use the specification of LightGBM." in sentence(-8, -9, -7, kind="learner")
+
+
+def test_a_gain_that_contradicts_the_mean_is_named():
+    gains = {"worse": (9.0, 1.0), "better": (-9.0, -1.0), "rare": (2.0, 1.0), "even": (2.0, -1.0)}
+    maes = {"worse": 6.0, "better": 4.0, "rare": 4.0, "even": 4.0}
+    others = [
+        {"name": name, "mae": maes[name], "gain": {"low": min(ends), "high": max(ends)}}
+        for name, ends in gains.items()
+    ]
+    ours = {"name": "Dualstream", "mae": 5.0, "gain": None}
+    (note,) = about_large_errors([ours, *others])
+    assert note.startswith("warning: MAE and gain disagree about rare: the gain clips errors at 10")
+    assert about_large_errors([{"name": "Dualstream"}, {"name": "LightGBM", "gain": None}]) == []
