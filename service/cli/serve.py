@@ -70,12 +70,6 @@ def serve(context: typer.Context, **flags: Any) -> None:
     settings = _settings_of(context, flags)
     logs.configure(settings.log_level, settings.log_format)
     ignore_user_signals()
-    from dualstream.service.journal import check_path
-
-    try:
-        check_path(settings.store)  # before kernels are compiled, which may take minutes
-    except ValueError as wrong:
-        common.fail(str(wrong))
     from dualstream.service.server import compile_kernels as kernels
 
     with kernels.compiled_by_processes(common.errors):

@@ -39,6 +39,7 @@ UNSENT_BYTES = 64 * 1024
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until interrupted. Raises UnsafeBinding, and ValueError for bad settings."""
+    check_path(settings.store)
     server = make_server(settings)
 
     compiling: list[asyncio.Task[None]] = []
