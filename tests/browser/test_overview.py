@@ -254,7 +254,7 @@ def test_a_store_that_is_away_is_on_every_page(browser, tmp_path):
 @pytest.mark.parametrize("page", ["wide"], indirect=True)
 def test_the_api_is_described_without_the_internet(page: Page, screenshot):
     page.goto("/docs")
-    expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible()
+    expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible(timeout=90_000)
     is_dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     expect(page.locator("html")).to_have_class("dark-mode" if is_dark else "")
     expect(page.get_by_role("link", name="Models", exact=True)).to_be_visible()

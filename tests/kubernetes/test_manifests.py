@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections import Counter
+from copy import deepcopy
 
 import pytest
 import yaml
@@ -137,7 +138,7 @@ def test_the_kustomization_of_the_page_sets_namespace_and_image(overlay, tmp_pat
 def test_rules_are_those_of_the_file(overlay):
     assert TARGET.read_text() == manifest(), "run: python -m deploy.kubernetes.prometheus_rule"
     [inputs] = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"]
-    [group] = resource(overlay, "PrometheusRule")["spec"]["groups"]
+    [group] = deepcopy(resource(overlay, "PrometheusRule")["spec"]["groups"])
     for rule in (*inputs["rules"], *group["rules"]):
         rule["expr"] = " ".join(rule["expr"].split())  # kubectl breaks long lines elsewhere
     assert group == inputs

@@ -10,6 +10,7 @@ from dualstream.solvers import (
     Batch,
     CorruptState,
     InvalidRow,
+    Learner,
     ShapeMismatch,
     dump,
     load,
@@ -343,6 +344,19 @@ def test_rows_of_every_size_are_learned_or_rejected_without_a_trace(subtests):
             assert_rejected_leave_no_trace(spec, relabelled(batch, batch.labels, sizes))
 
 
+def grown_bytes(learner: Learner, batch: Batch) -> int:
+    """Bytes that this process allocates and keeps while it learns a batch ten times."""
+    tracemalloc.start()
+    try:
+        learner.learn(batch)
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            learner.learn(batch)
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
 def test_memory_does_not_grow_with_the_rows_learned(subtests):
     for spec in SPECS.values():
         with subtests.test(spec=spec):
@@ -350,16 +364,8 @@ def test_memory_does_not_grow_with_the_rows_learned(subtests):
             for _ in range(10):
                 learner.learn(batch)
             size = len(content(learner))
-            tracemalloc.start()
-            try:
-                learner.learn(batch)
-                before, _ = tracemalloc.get_traced_memory()
-                for _ in range(10):
-                    learner.learn(batch)
-                after, _ = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert after - before < GROWTH
+            # Threads of earlier tests may allocate meanwhile; what grows does so each time.
+            assert any(grown_bytes(learner, batch) < GROWTH for _ in range(3))
             assert len(content(learner)) < 1.5 * size
             assert_finite(learner)
 
