@@ -18,7 +18,8 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 ).split()
 # A generous limit for a busy machine; conditions that hold already cost no time.
-expect.set_options(timeout=30_000)
+PATIENCE_MS = 90_000
+expect.set_options(timeout=PATIENCE_MS)
 
 
 # Module scope at most: Playwright's event loop runs in this thread, in which other tests could not
@@ -40,7 +41,7 @@ def serving(folder: Path) -> Iterator[httpx.Client]:
     """A client of a server with a store of its own."""
     with (
         ServerProcess(f"sqlite:///{folder / 'test.db'}") as process,
-        httpx.Client(base_url=process.url, timeout=30) as client,
+        httpx.Client(base_url=process.url, timeout=60) as client,
     ):
         yield client
 
@@ -69,6 +70,7 @@ def page(
         viewport={"width": 1280, "height": 900} if is_wide else {"width": 390, "height": 844},
         color_scheme="light" if is_wide else "dark",
     )
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.on("console", lambda got: complaints.append(got.text) if got.type != "log" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -60,7 +60,7 @@ def drawing(plot: Locator) -> str:
 
 
 def wait_until_redrawn(plot: Locator, before: str) -> None:
-    """The text of a card changes before its plot is drawn. Fails after 30 s without a change."""
+    """The text of a card changes before its plot is drawn."""
     canvas = plot.locator("canvas").element_handle()
     changed = "([canvas, before]) => canvas.toDataURL() !== before"
     plot.page.wait_for_function(changed, arg=[canvas, before])

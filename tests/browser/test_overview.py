@@ -103,7 +103,7 @@ def test_models_are_searched_and_sorted_by_what_matters(
 def test_many_models_are_a_list(browser, tmp_path):
     with (
         ServerProcess(f"sqlite:///{tmp_path / 'many.db'}") as process,
-        httpx.Client(base_url=process.url, timeout=30) as client,
+        httpx.Client(base_url=process.url, timeout=60) as client,
         browser.new_context(base_url=process.url) as context,
     ):
         page = context.new_page()
@@ -234,7 +234,7 @@ def test_a_store_that_is_away_is_on_every_page(browser, tmp_path):
     store = tmp_path / "away.db"
     with (
         ServerProcess(f"sqlite:///{store}") as process,
-        httpx.Client(base_url=process.url, timeout=30) as client,
+        httpx.Client(base_url=process.url, timeout=60) as client,
         browser.new_context(base_url=process.url) as context,
     ):
         create(client, "m", algorithm="sgd", features="hashed")
@@ -254,7 +254,7 @@ def test_a_store_that_is_away_is_on_every_page(browser, tmp_path):
 @pytest.mark.parametrize("page", ["wide"], indirect=True)
 def test_the_api_is_described_without_the_internet(page: Page, screenshot):
     page.goto("/docs")
-    expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible(timeout=90_000)
+    expect(page.get_by_text("/models/{model_id}/learn")).to_be_visible()
     is_dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     expect(page.locator("html")).to_have_class("dark-mode" if is_dark else "")
     expect(page.get_by_role("link", name="Models", exact=True)).to_be_visible()
