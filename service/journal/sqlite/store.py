@@ -94,6 +94,7 @@ class SqliteJournal(
             raise
 
     async def close(self) -> None:
+        await self._checkpointer.caught_up()  # its last step runs on the writing connection
         await self._writer.stop()
         await self._reader.stop()
         await self._checkpointer.stop()

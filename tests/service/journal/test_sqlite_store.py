@@ -110,6 +110,17 @@ async def test_an_append_waits_for_another_process(path: str):
     await journal.close()
 
 
+async def test_a_checkpoint_under_way_ends_before_the_journal_closes(path, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint, "MOVED_BYTES", 0)
+    monkeypatch.setattr(checkpoint, "LONG_PAGES", 0)
+    journal = SqliteJournal(path)
+    await journal.open()
+    await (await Log.create(journal)).append(rows(1))
+    journal._checkpointer.wrote(checkpoint.SYNCED_BYTES)
+    await journal.close()
+    assert "write-ahead log" not in caplog.text
+
+
 async def test_a_full_disk_is_unavailable_and_nothing_is_done(path: str):
     journal = SqliteJournal(path)
     await journal.open()
@@ -183,10 +194,10 @@ async def test_long_entries_go_a_few_at_a_time(
             await journal.trim(log.model, log.incarnation, appended.seq or 0)
         else:
             await journal.delete(log.model)
+        one = len(short.body)
+        assert done[::2] == [2 * one, one, len(long.body), one]
+        assert done[1::2] == ["moved"] * 4
     assert execute(path, "SELECT count(*) FROM entries") == [(0,)]
-    one = len(short.body)
-    assert done[::2] == [2 * one, one, len(long.body), one]
-    assert done[1::2] == ["moved"] * 4
 
 
 async def test_what_is_written_moves_into_the_database_beside_the_appends(
