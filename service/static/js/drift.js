@@ -59,19 +59,22 @@ export function driftPart() {
 
 // The bins of a picture: a bound of two ranges that few rows have is part of the range above it.
 function joined(bins) {
-  const found = [];
+  const ranges = [];
   let bound = null;
   for (const bin of bins) {
     const isBound = bin.low !== null && bin.low === bin.high;
     if (isBound && Math.max(bin.before, bin.recent) < FREQUENT) {
+      if (bound !== null) ranges.push(bound);
       bound = bin;
       continue;
     }
     const isAbove = bound !== null && bin.low === bound.high;
-    found.push(isAbove ? { ...bin, before: bin.before + bound.before, recent: bin.recent + bound.recent } : bin);
+    if (bound !== null && !isAbove) ranges.push(bound);
+    ranges.push(isAbove ? { ...bin, before: bin.before + bound.before, recent: bin.recent + bound.recent } : bin);
     bound = null;
   }
-  return found;
+  if (bound !== null) ranges.push(bound);
+  return ranges;
 }
 
 // The shares of a column's values in both windows, as pairs of bars on one scale.
