@@ -25,7 +25,7 @@ def rollback(
 ) -> None:
     """Restore an earlier state of a model. The journal keeps what was learned since.
 
-    Asks first; --yes does not.
+    Asks first, unless --yes is given.
 
     Examples:
 

@@ -107,8 +107,8 @@ def exposition(changed: dict[str, float]) -> str:
     """The text of /metrics: `changed` by the beginnings of series."""
     lines = []
     for series, value in HEALTHY.items():
-        found = [new for beginning, new in changed.items() if series.startswith(beginning)]
-        lines.append(f"dualstream_{series} {found[0] if found else value}")
+        values = [new for beginning, new in changed.items() if series.startswith(beginning)]
+        lines.append(f"dualstream_{series} {values[0] if values else value}")
     return "\n".join(lines)
 
 

@@ -152,18 +152,18 @@ def test_fields_of_a_slow_profile_do_not_touch_what_was_typed(page: Page, server
     model = named(page, "patient")
     create(server, model)
     learn(server, model, samples(40))
-    held: list[Route] = []
-    page.route("**/columns", lambda route: held.append(route))
+    requests: list[Route] = []
+    page.route("**/columns", lambda route: requests.append(route))
     page.goto(f"/#/models/{model}")
     tried = card(page, "Try a prediction")
     tried.get_by_text("As JSON", exact=True).click()
     request = tried.get_by_label("Features, as JSON")
     typed = '{"heat":   2, "site": "south"}'
     request.fill(typed)
-    while not held:
+    while not requests:
         page.wait_for_timeout(10)
     expect(tried.get_by_label("heat number")).to_have_count(0)
-    held.pop().continue_()
+    requests.pop().continue_()
     expect(tried.get_by_label("heat number")).to_have_value("2")
     expect(tried.get_by_label("site category")).to_have_value("south")
     expect(tried.get_by_label("load number")).to_have_value("")

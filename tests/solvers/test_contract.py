@@ -364,7 +364,7 @@ def test_memory_does_not_grow_with_the_rows_learned(subtests):
             for _ in range(10):
                 learner.learn(batch)
             size = len(content(learner))
-            # Threads of earlier tests may allocate meanwhile; what grows does so each time.
+            # Threads of earlier tests may allocate memory, too. A leak is there each time.
             assert any(grown_bytes(learner, batch) < GROWTH for _ in range(3))
             assert len(content(learner)) < 1.5 * size
             assert_finite(learner)
