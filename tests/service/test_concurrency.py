@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import threading
 import time
 import weakref
@@ -11,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from dualstream.service.concurrency import (
+    BEAT_S,
     INLINE_S,
     SLICE_S,
     STALL_S,
@@ -18,11 +20,13 @@ from dualstream.service.concurrency import (
     Pace,
     background_task,
     ensure_task,
+    log,
     run_in_thread,
     run_to_completion,
     start,
 )
 from dualstream.solvers.spec.cost import Cost
+from tests.support import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -201,18 +205,26 @@ def test_a_row_that_may_start_long_work_is_not_short():
 
 @pytest.mark.anyio
 async def test_a_blocked_event_loop_is_measured_and_logged_with_the_code(caplog):
+    name = "test_a_blocked_event_loop_is_measured"
     seen: list[float] = []
-    watching = asyncio.create_task(LoopWatch(seen.append).run())
+    watch = LoopWatch(seen.append)
+    watching = asyncio.create_task(watch.run())
     with caplog.at_level(logging.WARNING, "dualstream.event_loop"):
-        await asyncio.sleep(0.2)
-        before = len(seen)
-        time.sleep(0.8)
-        await asyncio.sleep(0.2)
+        while not seen:
+            await asyncio.sleep(0.01)
+        caplog.clear()
+        measured, blocked_at = len(seen), time.monotonic()
+        while name not in watch._where:  # its thread may be late
+            assert time.monotonic() < blocked_at + 30
+            time.sleep(STALL_S + BEAT_S)
+        blocked_s = time.monotonic() - blocked_at
+        while len(seen) == measured:
+            await asyncio.sleep(0.01)
     watching.cancel()
-    assert before and max(seen) > 0.6
-    logged = [record.getMessage() for record in caplog.records]
-    assert any("the event loop was blocked for 0." in text for text in logged), logged
-    assert "test_a_blocked_event_loop_is_measured" in logged[-1]
+    assert seen[measured] > blocked_s - BEAT_S
+    logged = next(one.getMessage() for one in caplog.records if one.name == log.name)
+    assert logged.startswith(f"the event loop was blocked for {seen[measured]:.2f} s in ")
+    assert name in logged
 
 
 class Large:
@@ -221,14 +233,21 @@ class Large:
 
 def test_the_watch_keeps_nothing_of_the_code_that_blocked_the_loop() -> None:
     def blocks(large: Large) -> weakref.ref[Large]:
-        time.sleep(2 * STALL_S)
+        watch._where = ""
+        until(lambda: watch._where)
         return weakref.ref(large)
 
+    watch = LoopWatch(lambda late: None)
+
     async def scenario() -> None:
-        watching = asyncio.create_task(LoopWatch(lambda late: None).run())
-        await asyncio.sleep(0.2)
+        watching = asyncio.create_task(watch.run())
+        while not math.isfinite(watch._due):
+            await asyncio.sleep(0)
         result = blocks(Large())
-        await asyncio.sleep(0.1)
+        # The thread of the watch may be on its way out of the look.
+        deadline = time.monotonic() + PATIENCE_S
+        while result() is not None and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
         assert result() is None
         watching.cancel()
 
