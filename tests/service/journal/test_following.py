@@ -152,7 +152,7 @@ async def test_broken_connection_is_reported_and_listening_restarts(redis_store:
 
 
 async def _next(got: AsyncGenerator[Announced, None]) -> Announced:
-    return await asyncio.wait_for(anext(got), 5)
+    return await asyncio.wait_for(anext(got), 30)
 
 
 async def _until(got: AsyncGenerator[Announced, None], model: str, seq: int) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import redis
@@ -119,30 +119,38 @@ async def test_without_a_server_nothing_was_done(separate_server: RedisServer):
         assert places(await log.append(rows(2))) == [(1, 1, "new")]
 
 
+@contextmanager
+def hanging(server: RedisServer, journal: RedisJournal) -> Iterator[None]:
+    """The server hangs, and appends wait for it for 0.5 s instead of as long as a busy one needs."""
+    patience_s, journal._appends._timeout_s = journal._appends._timeout_s, 0.5
+    server.pause()
+    yield
+    server.resume()
+    journal._appends._timeout_s = patience_s
+
+
 async def test_an_append_to_a_server_that_hangs_is_unknown_and_can_be_repeated(
     separate_server: RedisServer,
 ):
-    async with opened(separate_server.url, timeout_s=0.5) as journal:
+    async with opened(separate_server.url) as journal:
         log = await Log.create(journal)
         nonce = os.urandom(16)
-        separate_server.pause()
-        with pytest.raises(OutcomeUnknown):
-            await log.append(rows(1), nonce=nonce)
-        with pytest.raises(JournalUnavailable):
-            await log.append(rows(1), nonce=nonce)
-        separate_server.resume()
+        with hanging(separate_server, journal):
+            with pytest.raises(OutcomeUnknown):
+                await log.append(rows(1), nonce=nonce)
+            with pytest.raises(JournalUnavailable):
+                await log.append(rows(1), nonce=nonce)
         await log.append(rows(1), nonce=nonce)
         assert await log.tags() == [1]
 
 
 async def test_append_queued_after_a_hanging_one_fails_in_time(separate_server: RedisServer):
-    async with opened(separate_server.url, timeout_s=0.5) as journal:
+    async with opened(separate_server.url) as journal:
         log = await Log.create(journal)
-        separate_server.pause()
-        appends = [log.append(rows(tag)) for tag in range(10)]
-        async with asyncio.timeout(5):
-            answers = await asyncio.gather(*appends, return_exceptions=True)
-        separate_server.resume()
+        with hanging(separate_server, journal):
+            appends = [log.append(rows(tag)) for tag in range(10)]
+            async with asyncio.timeout(5):
+                answers = await asyncio.gather(*appends, return_exceptions=True)
         assert {type(answer) for answer in answers} == {OutcomeUnknown, JournalUnavailable}
         assert sum(isinstance(answer, OutcomeUnknown) for answer in answers) == 1
 
@@ -334,13 +342,13 @@ async def test_an_append_is_published_with_model_and_seq(redis_store: Store, cli
         log = await Log.create(journal)
         with client.pubsub() as subscription:
             subscription.subscribe("ds:appends")
-            assert subscription.get_message(timeout=2)["type"] == "subscribe"
+            assert subscription.get_message(timeout=30)["type"] == "subscribe"
             await log.append(rows(1, 2, id="a"))
             await settled(journal)
             await log.append(rows(3, id="a"))
             await log.append(rows(4))
             await settled(journal)
-            messages = [subscription.get_message(timeout=2)["data"] for _ in range(2)]
+            messages = [subscription.get_message(timeout=30)["data"] for _ in range(2)]
             assert messages == [b"adult 2", b"adult 3"]
 
 

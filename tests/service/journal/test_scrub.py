@@ -130,7 +130,8 @@ async def test_emptied_log_continues(store: Store) -> None:
 
 
 async def test_the_append_only_file_forgets_at_its_next_rewrite() -> None:
-    with redis_or_skip(appendonly="yes") as server:
+    # With everysec, writes wait in memory for an fsync under way.
+    with redis_or_skip(appendfsync="always") as server:
         store = Store(server.url)
         async with store.journal() as journal:
             log = await Placed.create(journal)
