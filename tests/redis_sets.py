@@ -31,12 +31,12 @@ T = TypeVar("T", bound=RedisServer)
 class SentinelServer(RedisServer):
     """A Sentinel that watches the primary at `port_of_primary`."""
 
-    def __init__(self, directory: str, port_of_primary: int) -> None:
+    def __init__(self, directory: str, port_of_primary: int, down_after_ms: int) -> None:
         super().__init__(directory)
         self.options = {}
         lines = [
             f"sentinel monitor {SERVICE} 127.0.0.1 {port_of_primary} 2",
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+            f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 3000",
             f"sentinel parallel-syncs {SERVICE} 2",
         ]
@@ -158,6 +158,12 @@ class ClusterSet(RedisSet):
                 return False
         return True
 
+    def set_node_timeout(self, node_timeout_ms: int) -> None:
+        """Time without an answer after which a primary is replaced."""
+        for server in self.servers:
+            self.ask(server, "CONFIG", "SET", "cluster-node-timeout", node_timeout_ms)
+            server.options["cluster-node-timeout"] = str(node_timeout_ms)
+
     def move_slot(self, slot: int, target: RedisServer, steps: Callable[[], None]) -> None:
         """Move a slot key by key, as redis-cli does; `steps` is called between the steps."""
         source = next(
@@ -194,15 +200,19 @@ def until(reached: Callable[[], bool], what: str, stand: Callable[[], object] = 
 
 
 @contextmanager
-def sentinels_or_skip(**options: str) -> Iterator[SentinelSet]:
-    """One primary, two replicas, three Sentinels that agree on it."""
+def sentinels_or_skip(down_after_ms: int = DOWN_AFTER_MS, **options: str) -> Iterator[SentinelSet]:
+    """One primary, two replicas, three Sentinels that agree on it.
+
+    A primary that a busy machine keeps from answering for `down_after_ms` is replaced.
+    """
     options |= {"repl-diskless-sync-delay": "0"}
     with ExitStack() as running:
         primary = _started(running, RedisServer(_directory(running), **options))
         follow = options | {"replicaof": f"127.0.0.1 {primary.port}"}
         replicas = [_started(running, RedisServer(_directory(running), **follow)) for _ in range(2)]
         sentinels = [
-            _started(running, SentinelServer(_directory(running), primary.port)) for _ in range(3)
+            _started(running, SentinelServer(_directory(running), primary.port, down_after_ms))
+            for _ in range(3)
         ]
         result = SentinelSet([primary, *replicas], sentinels)
         until(lambda: result.is_followed(primary, 2), "two replicas")
@@ -211,8 +221,13 @@ def sentinels_or_skip(**options: str) -> Iterator[SentinelSet]:
 
 
 @contextmanager
-def cluster_or_skip(replicas: bool = True, **options: str) -> Iterator[ClusterSet]:
-    """Three primaries that serve all slots, with a replica each if wanted."""
+def cluster_or_skip(
+    replicas: bool = True, node_timeout_ms: int = NODE_TIMEOUT_MS, **options: str
+) -> Iterator[ClusterSet]:
+    """Three primaries that serve all slots, with a replica each if wanted.
+
+    A primary that a busy machine keeps from answering for `node_timeout_ms` is replaced.
+    """
     # On a busy machine nodes take time to find each other.
     options |= {"cluster-enabled": "yes", "cluster-node-timeout": str(FORMING_MS)}
     options |= {"repl-diskless-sync-delay": "0"}
@@ -241,9 +256,7 @@ def cluster_or_skip(replicas: bool = True, **options: str) -> Iterator[ClusterSe
             lambda: all(result.is_followed(server, int(replicas)) for server in primaries),
             "replicas",
         )
-        for server in servers:
-            result.ask(server, "CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS)
-            server.options["cluster-node-timeout"] = str(NODE_TIMEOUT_MS)
+        result.set_node_timeout(node_timeout_ms)
         yield result
 
 

@@ -4,7 +4,7 @@ import asyncio
 import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,15 @@ from dualstream.service.journal.protocol import (
 from dualstream.service.journal.redis import RedisJournal, connection as line
 from dualstream.service.journal.redis.keys_and_values import MODELS
 from tests.history import check_history
-from tests.redis_sets import ClusterSet, SentinelSet, cluster_or_skip, sentinels_or_skip, until
+from tests.redis_sets import (
+    FORMING_MS,
+    NODE_TIMEOUT_MS,
+    ClusterSet,
+    SentinelSet,
+    cluster_or_skip,
+    sentinels_or_skip,
+    until,
+)
 from tests.service.journal.groups import Log, places, rows
 
 pytestmark = pytest.mark.anyio
@@ -37,14 +45,20 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelSet]:
-    with sentinels_or_skip() as result:
+    with sentinels_or_skip(down_after_ms=60_000) as result:  # no test needs a failover
         yield result
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterSet]:
-    with cluster_or_skip() as result:
+    with cluster_or_skip(node_timeout_ms=FORMING_MS) as result:
         yield result
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas may be busy."""
+    monkeypatch.setattr(line, "REPLICAS_MS", 4000)
 
 
 @asynccontextmanager
@@ -59,30 +73,37 @@ async def opened(url: str, durability: str | None = None) -> AsyncIterator[Journ
 async def test_appends_are_shown_of_when_too_few_replicas_have_them(
     sentinels: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(line, "REPLICAS_MS", 200)
     replica = next(server for server in sentinels.servers if server is not sentinels.primary())
-    async with opened(sentinels.url, "replicated:2") as journal:
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(opened(sentinels.url, "replicated:2"))
         assert journal.durability() == "replicated:2"
         log = await Log.create(journal, "short")
         assert (await log.append(rows(1))).shortfall is None
         # Given a replica that hangs, a write is done and its answer says who lacks it
+        monkeypatch.setattr(line, "REPLICAS_MS", 200)
+        hasty = await stack.enter_async_context(opened(sentinels.url, "replicated:2"))
         nonce = os.urandom(16)
         replica.pause()
         try:
+            log.journal = hasty
             short = await log.append(rows(2, id="a"), nonce=nonce)
-            assert places(short) == [(2, 2, "new")]
-            assert short.shortfall is not None and "1 of 2 replicas" in short.shortfall
+            assert places(short) == [(2, 2, "new")] and short.shortfall is not None
             # nor is a repetition better, by its nonce or by its key
-            again = await log.append(rows(2, id="a"), nonce=nonce)
-            assert again.seq == 2 and again.shortfall is not None
+            for _ in range(100):
+                again = await log.append(rows(2, id="a"), nonce=nonce)
+                assert again.seq == 2 and again.shortfall is not None
+                if "1 of 2 replicas" in again.shortfall:
+                    break  # the other replica may be late, too
+            assert "1 of 2 replicas" in again.shortfall
             other = await log.append(rows(2, id="a"))
             assert places(other) == [(2, 2, "duplicate")] and other.shortfall is not None
             with pytest.raises(NotReplicated):
-                await Log.create(journal, "another")
+                await Log.create(hasty, "another")
         finally:
             replica.resume()
         # When it goes on, the repetition finds that all have it
         until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replica")
+        log.journal = journal
         again = await log.append(rows(2, id="a"), nonce=nonce)
         assert again.seq == 2 and again.shortfall is None
         assert await log.tags() == [1, 2]
@@ -137,9 +158,12 @@ def test_a_restore_ends_once_every_replica_has_it(
     replica = next(server for server in sentinels.servers if server is not sentinels.primary())
     replica.pause()
     try:
-        for _ in range(2):  # the second run skips the model
-            with pytest.raises(NotReplicated, match="1 of 2 replicas"):
+        for run in range(100):  # the second run skips the model
+            with pytest.raises(NotReplicated) as short:
                 asyncio.run(restored(archive, sentinels.url))
+            if run and "1 of 2 replicas" in str(short.value):
+                break  # the other replica may be late, too
+        assert "1 of 2 replicas" in str(short.value)
     finally:
         replica.resume()
     until(lambda: sentinels.is_followed(sentinels.primary(), 2), "the replica")
@@ -236,7 +260,7 @@ async def test_models_live_on_all_nodes_each_in_one_slot(cluster: ClusterSet):
             for number, (model, log) in enumerate(logs.items()):
                 appended = await log.append(rows(number, id="a"))
                 await journal.snapshot_put(model, log.incarnation, 1, appended.chain, b"state")
-            heard = [await asyncio.wait_for(anext(got), 5) for _ in IDS]
+            heard = [await asyncio.wait_for(anext(got), 30) for _ in IDS]
             assert {(announced.model, announced.seq) for announced in heard} == {
                 (model, 1) for model in IDS
             }
@@ -279,7 +303,8 @@ async def test_a_slot_that_moves_under_appends_loses_and_doubles_nothing(cluster
             await log.append(rows(tag, id=str(tag)), change=Change("append"))
             tag += 1
         await moving
-        assert cluster.owner(f"ds:{{{model}}}:log") is target
+        # The other nodes may learn of it later.
+        until(lambda: cluster.owner(f"ds:{{{model}}}:log") is target, "the new owner")
         assert await log.tags() == list(range(tag))
         got = await other.audit(model, limit=1000)
         assert [one.seq for one in got] == list(range(21, tag + 1))
@@ -350,6 +375,7 @@ async def test_the_heads_on_a_node_that_is_away_are_shown_as_such(cluster: Clust
         logs = {model: await Log.create(journal, model) for model in IDS}
         away = cluster.owner(f"ds:{{{IDS[0]}}}:log")
         gone = {model for model in IDS if cluster.owner(f"ds:{{{model}}}:log") is away}
+        cluster.set_node_timeout(NODE_TIMEOUT_MS)
         away.kill()
         heads = dict(zip(IDS, await journal.heads(IDS), strict=True))
         assert gone == {id_ for id_, head in heads.items() if isinstance(head, JournalUnavailable)}
@@ -357,7 +383,7 @@ async def test_the_heads_on_a_node_that_is_away_are_shown_as_such(cluster: Clust
             assert isinstance(heads[model], Head)
         # A replica takes its place, and all goes on.
         for model, log in logs.items():
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while True:
                     try:
                         await log.append(rows(1, id="a"))

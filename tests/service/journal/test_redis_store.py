@@ -121,7 +121,7 @@ async def test_without_a_server_nothing_was_done(separate_server: RedisServer):
 
 @contextmanager
 def hanging(server: RedisServer, journal: RedisJournal) -> Iterator[None]:
-    """The server hangs, and appends wait for it for 0.5 s instead of as long as a busy one needs."""
+    """While the server hangs, appends wait for 0.5 s; a busy server has the usual time."""
     patience_s, journal._appends._timeout_s = journal._appends._timeout_s, 0.5
     server.pause()
     yield
