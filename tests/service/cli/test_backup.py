@@ -13,7 +13,7 @@ from dualstream.service.server.app import create_app
 from dualstream.service.settings import Settings
 from tests.docs.documents import DOCUMENTS
 from tests.redis_server import UNPACKED, redis_or_skip
-from tests.redis_sets import cluster_or_skip, until as reached
+from tests.redis_sets import FORMING_MS, cluster_or_skip, until as reached
 from tests.support import until
 
 SECTIONS = DOCUMENTS["docs/operate/backup.md"].partition("\n## Archives")[0]
@@ -103,7 +103,7 @@ def test_redis_comes_back_with_its_append_only_file(tmp_path):
 
 
 def test_a_cluster_comes_back_of_its_primaries(tmp_path):
-    with cluster_or_skip(replicas=False) as cluster:
+    with cluster_or_skip(replicas=False, node_timeout_ms=FORMING_MS) as cluster:
         ports = [server.port for server in cluster.servers]
         etag, first = backed_up(cluster.url, TO_CLUSTER, tmp_path, *ports)
         for server in cluster.servers:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+from itertools import count
 
 import pytest
 import redis
@@ -239,7 +240,9 @@ async def test_readers_never_see_a_snapshot_that_is_not_complete(journal: Journa
             await put(log, chain, entry, bytes([entry]) * (2 << 20))
 
     writing = asyncio.create_task(write())
-    while not writing.done():
+    is_written = False
+    while not is_written:  # the last one is read even if the first look takes long
+        is_written = writing.done()
         snapshot = await journal.snapshot_get(log.model, log.incarnation)
         if snapshot is not None:
             assert set(snapshot.data) == {snapshot.seq // 2}
@@ -276,11 +279,24 @@ async def test_a_slow_writer_of_an_older_snapshot_stops(
     async with store.journal() as slow, store.journal() as quick:
         log = await Log.create(slow)
         chain = await chains(log, 2)
-        writing = asyncio.create_task(put(log, chain, 1, bytes(16 << 20)))
-        while pieces(store) < 2:
-            await asyncio.sleep(0.001)
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+        method = "_put_snapshot_part" if store.url.startswith("sqlite") else "_snapshot"
+        put_part, calls = getattr(slow, method), count(1)
+
+        async def slowly(*args):
+            answer = await put_part(*args)
+            if next(calls) == 3:
+                begun.set()
+                await goes_on.wait()
+            return answer
+
+        monkeypatch.setattr(slow, method, slowly)
+        writing = asyncio.create_task(put(log, chain, 1, bytes(1 << 20)))
+        await begun.wait()
+        assert pieces(store) >= 2
         log.journal = quick
         assert await put(log, chain, 2)
+        goes_on.set()
         assert not await writing
         assert await kept(log) == [4]
         assert pieces(store) == 1
