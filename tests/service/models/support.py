@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 from dualstream.service.features import ALL, FEATURES
@@ -16,6 +17,7 @@ from dualstream.service.settings import Settings
 from dualstream.solvers import Batch
 from tests.adult import adult_lines
 from tests.service.support import ADULT, bits
+from tests.support import PATIENCE_S
 
 IDS = [f"m{n}" for n in range(8)]
 
@@ -64,13 +66,14 @@ async def bits_of(registry: ModelRegistry, model_id: str) -> dict[str, bytes]:
 
 async def leave(registry: ModelRegistry, model_id: str, others: list[str]) -> None:
     """Use others until the model is out of memory."""
-    for _ in range(100):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
         for other in others:
             await bits_of(registry, other)
         if registry.find(model_id) is None:
             return
+        assert time.monotonic() < deadline, f"{model_id} does not leave memory"
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{model_id} does not leave memory")
 
 
 def shown(registry: ModelRegistry, text: bytes) -> dict[str, float]:
