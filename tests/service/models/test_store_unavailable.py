@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,10 +24,15 @@ PATIENCE_S = 30.0
 
 
 @pytest.fixture(autouse=True)
-def soon_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stale at all after two looks: the machine may be busy, and a test is not to wait."""
-    for module in (status_module, model_module):
-        monkeypatch.setattr(module, "STALE_S", 2.0)
+def stale_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the age of a stale state; until then none is stale, however busy the machine is."""
+
+    def set_age(seconds: float) -> None:
+        for module in (status_module, model_module):
+            monkeypatch.setattr(module, "STALE_S", seconds)
+
+    set_age(3600.0)
+    return set_age
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def server() -> Iterator[RedisServer]:
 READS = ["", "/metrics", "/weights", "/certificate", "/timeline"]
 
 
-def test_what_is_known_is_shown_as_stale_until_the_store_is_back(serve, server):
+def test_what_is_known_is_shown_as_stale_until_the_store_is_back(serve, server, stale_after):
     # Given two workers of which one only predicts
     one, other = serve(store=server.url), serve(store=server.url)
     one.put("/models/m", json=SPEC)
@@ -51,6 +56,7 @@ def test_what_is_known_is_shown_as_stale_until_the_store_is_back(serve, server):
     assert fresh.headers["etag"] == etag and "stale" not in fresh.json()
     # When the store is away, learning is refused at once, and predictions go on
     server.kill()
+    stale_after(2.0)
     for client in (one, other):
         assert_problem(client.post("/models/m/learn", json={"x": {"1": 1}, "y": 1}), 503, AWAY)
         until(lambda c=client: is_stale(c), PATIENCE_S)
@@ -83,6 +89,8 @@ def test_what_is_known_is_shown_as_stale_until_the_store_is_back(serve, server):
     for client in (one, other):
         until(lambda c=client: "degraded" not in c.get("/readyz").json(), PATIENCE_S)
         until(lambda c=client: not is_stale(c), PATIENCE_S)
+    stale_after(3600.0)
+    for client in (one, other):
         assert client.get("/models/m").headers["etag"] != etag
         assert "stale" not in client.get("/models/m").json()
         assert "dualstream_store_available 1.0" in client.get("/metrics").text
@@ -126,7 +134,9 @@ def test_less_durable_than_asked_for_is_shown_and_not_learned_on(serve, server):
     assert "keeps everysec, always was asked for" in got["detail"]
 
 
-def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path, monkeypatch):
+def test_a_file_that_is_locked_refuses_appends_until_it_is_free(
+    serve, tmp_path, monkeypatch, stale_after
+):
     path = tmp_path / "locked.db"
     monkeypatch.setattr(
         app_module, "make_journal", lambda *_: SqliteJournal(str(path), busy_timeout_s=0.1)
@@ -142,9 +152,11 @@ def test_a_file_that_is_locked_refuses_appends_until_it_is_free(serve, tmp_path,
         assert "locked" in client.get("/readyz").json()["reason"]
         # It can be read, so what is shown is known to be the newest
         time.sleep(2.5)
-        assert not is_stale(client)
+        stale_after(2.0)
+        until(lambda: not is_stale(client), PATIENCE_S)
     finally:
         other.close()
+    stale_after(3600.0)
     assert learn_row(client) == 3
     until(lambda: "degraded" not in client.get("/readyz").json(), PATIENCE_S)
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
