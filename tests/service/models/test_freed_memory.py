@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 
@@ -13,6 +14,7 @@ from dualstream.service.models import creation
 from dualstream.service.models.registry import ModelRegistry
 from tests.service.models.support import create, learn, leave, rows, serving
 from tests.service.support import ADULT
+from tests.support import PATIENCE_S
 
 Way = Callable[[ModelRegistry], Awaitable[object]]
 OTHER = ADULT | {"loss": "logistic"}
@@ -75,7 +77,10 @@ def test_a_model_that_leaves_memory_is_freed_at_once(tmp_path, way: Way) -> None
             gc.disable()
             try:
                 await way(registry)
-                await asyncio.sleep(0.01)
+                # A worker thread drops its last task when it runs next.
+                deadline = time.monotonic() + PATIENCE_S
+                while any(one() is not None for one in results) and time.monotonic() < deadline:
+                    await asyncio.sleep(0.01)
                 return [one() for one in results if one() is not None]
             finally:
                 gc.enable()
@@ -101,8 +106,10 @@ def test_a_dropped_model_in_a_reference_cycle_is_collected(tmp_path, monkeypatch
             gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
             try:
                 await delete(registry)
-                assert replica() is not None
-                await asyncio.sleep(0.2)
+                assert generations or replica() is not None
+                deadline = time.monotonic() + PATIENCE_S
+                while replica() is not None and time.monotonic() < deadline:
+                    await asyncio.sleep(0.01)
                 assert replica() is None
             finally:
                 gc.callbacks.pop()

@@ -338,6 +338,7 @@ def test_model_is_evicted_although_its_snapshot_fails(store, monkeypatch, cheap_
 
 def test_a_start_loads_the_first_models_and_the_others_when_asked(serve, store, monkeypatch):
     monkeypatch.setattr(readiness, "LOADED_AT_START", 3)
+    monkeypatch.setattr(readiness, "START_S", 60.0)
     first = serve(store=store)
     for model_id in IDS:
         assert first.put(f"/models/{model_id}", json=SPEC).status_code == 201
