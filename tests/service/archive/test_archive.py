@@ -589,7 +589,7 @@ def test_a_dump_into_a_pipe_or_through_a_link_leaves_it_in_place(tmp_path):
     for output in (pipe, link):
         command = ["dump", "names", "--store", of, "--output", str(output)]
         assert CliRunner().invoke(cli.app, command).exit_code == 0
-    reader.join(10)
+    reader.join(60)
     assert pipe.is_fifo() and link.is_symlink()
     [piped] = read
     assert len(piped) == len(file.read_bytes())
@@ -618,7 +618,7 @@ def test_an_interrupt_ends_a_restore_that_waits_for_its_pipe(tmp_path):
         until(is_staged, 60)
         time.sleep(1)  # until it waits for the missing byte
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     with closing(sqlite3.connect(tmp_path / "to.db")) as db:
         assert db.execute("SELECT count(*) FROM models").fetchone() == (0,)
 

@@ -57,11 +57,9 @@ def test_a_full_directory_ends_no_worker(tmp_path, size):
                 for _ in range(4):
                     httpx.get(f"{url}/predict?x=1:1", timeout=60).raise_for_status()
             # A worker alone with its counts may have answered none of them.
-            until(
-                lambda: scraped(server).get('dualstream_predictions_total{model="m2"}', 0) > 0, 10
-            )
-            # Which worker answers is chance.
-            assert any(scraped(server)["dualstream_metrics_shared"] < 1 for _ in range(40))
+            until(lambda: scraped(server).get('dualstream_predictions_total{model="m2"}', 0) > 0)
+            # Which worker answers is chance, and one may be busy.
+            until(lambda: scraped(server)["dualstream_metrics_shared"] < 1)
             assert sorted(children(server)) == sorted(workers)
     assert "only its own counts" in log.read_text()
 
@@ -73,18 +71,23 @@ def test_a_removed_directory_is_made_again(tmp_path):
         httpx.put(f"{server.url}/models/m", json=SPEC, timeout=60).raise_for_status()
         predict(server, 20)
         (shared,) = tmp_path.glob("dualstream-workers-*")
-        shutil.rmtree(shared)
+        remove(shared)
         predict(server, 20)
-        until(lambda: scraped(server).get("dualstream_workers") == 2, 10)
-        until(lambda: all_predictions(server) == 40, 10)
-        shutil.rmtree(shared)
+        until(lambda: scraped(server).get("dualstream_workers") == 2)
+        until(lambda: all_predictions(server) == 40)
+        remove(shared)
         before = children(server)
         os.kill(before[0], signal.SIGKILL)
-        until(lambda: len(children(server)) == 2 and children(server) != before, 10)
-        until(lambda: ready_workers(server) == 2, 30)
+        until(lambda: len(children(server)) == 2 and children(server) != before)
+        until(lambda: ready_workers(server) == 2)
         predict(server, 20)
-        until(lambda: all_predictions(server) >= 20, 10)  # the survivor's, and these
+        until(lambda: all_predictions(server) >= 20)  # the survivor's, and these
         assert shared.exists()
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder at once: workers write files to it."""
+    shutil.rmtree(folder.rename(folder.with_name("removed")), ignore_errors=True)
 
 
 def all_predictions(server: ServerProcess) -> float:

@@ -98,7 +98,7 @@ def test_requests_and_their_steps_have_spans(collector: Collector, tmp_path: Pat
     with log.open("w") as stderr:
         store = f"sqlite:///{tmp_path / 'a.db'}"
         with ServerProcess(store, flags, env=collector.env, stderr=stderr) as server:
-            with httpx.Client(base_url=server.url) as http:
+            with httpx.Client(base_url=server.url, timeout=60) as http:
                 http.put("/models/m", json=SPEC).raise_for_status()
                 rows = [ROW, ROW, {"x": 0}]
                 http.post("/models/m/learn", json=rows, headers=SAMPLED).raise_for_status()
