@@ -48,7 +48,8 @@ class Client:
         deadline = time.monotonic() + 60
         got = []
         self.arm(step)
-        while self._mark.exists():
+        # A snapshot of earlier rows may strike before the first request.
+        while self._mark.exists() or not got:
             assert time.monotonic() < deadline, f"no process reached: {step}"
             got.append(self._ask_once())
             # A snapshot that is due while another one is written is skipped: wait for the next.
