@@ -18,7 +18,9 @@ class Form(Enum):
     """A text that is missing among numbers, booleans or times, and a category elsewhere."""
     NUMBER = auto()
     BIG = auto()
-    """A number beyond the limits of a number."""
+    """An integer that loses digits as a number: an id."""
+    HUGE = auto()
+    """A number beyond 1e100, which no type takes."""
     BOOLEAN = auto()
     TIME = auto()
     FORMATTED = auto()
@@ -58,7 +60,7 @@ def form_of(value: Any) -> Form:
     if isinstance(value, bool):
         return Form.BOOLEAN
     if isinstance(value, int | float):
-        return Form.NUMBER if is_number(value) else Form.BIG
+        return _form_of_number(value)
     return Form.LIST if isinstance(value, list) else Form.OTHER
 
 
@@ -70,8 +72,9 @@ def _form_of_text(text: str) -> Form:
     if word in _MAYBE_NULLS:
         return Form.MAYBE_NULL
     try:
-        if number_of(text) is not None:
-            return Form.NUMBER if is_number(text) else Form.BIG
+        number = number_of(text)
+        if number is not None:
+            return _form_of_number(number)
     except BadValue:  # NaN or infinity
         return Form.NULL
     if is_boolean(text):
@@ -83,6 +86,12 @@ def _form_of_text(text: str) -> Form:
     if _FORMATTED.fullmatch(short) and not (short.isdigit() and short.isascii()):
         return Form.FORMATTED
     return Form.DATE if _DATE.fullmatch(short) else Form.TEXT
+
+
+def _form_of_number(number: float) -> Form:
+    if is_number(number):
+        return Form.NUMBER
+    return Form.BIG if isinstance(number, int) else Form.HUGE
 
 
 def is_number(value: Any) -> bool:

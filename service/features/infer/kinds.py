@@ -114,6 +114,8 @@ def kind_of(seen: Seen) -> Choice:
         return _of_numbers(seen)
     if _are_most(seen, Form.NUMBER, Form.FORMATTED) and seen.rows_of(Form.FORMATTED):
         return _to_convert(seen, Form.FORMATTED, "numbers with signs or separators")
+    if _are_most(seen, Form.NUMBER, Form.HUGE) and seen.rows_of(Form.HUGE):
+        return _to_convert(seen, Form.HUGE, "numbers beyond 1e100")
     if _are_most(seen, Form.TIME, Form.DATE):
         return _to_convert(seen, Form.DATE, "dates or times, but not ISO 8601")
     return _of_texts(seen)
@@ -255,10 +257,11 @@ def _of_numbers(seen: Seen) -> Choice:
 
 
 def _to_convert(seen: Seen, form: Form, what: str) -> Choice:
-    """Texts that are no numbers or times yet; few distinct numbers are categories until then."""
-    reason = f"{what}: {_short(seen.of(form)[0])}; {_hint(seen.of(form))}"
+    """Values that no type takes yet; few distinct numbers are categories until then."""
+    hint = "scale them" if form is Form.HUGE else _hint(seen.of(form))
+    reason = f"{what}: {_short(seen.of(form)[0])}; {hint}"
     distinct = len(seen.counts)
-    if form is Form.FORMATTED and distinct <= min(_FEW_CATEGORIES, len(seen.values) / 2):
+    if form is not Form.DATE and distinct <= min(_FEW_CATEGORIES, len(seen.values) / 2):
         return Choice("category", reason)
     return _ignored(seen, reason)
 

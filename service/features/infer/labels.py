@@ -93,7 +93,7 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
         labels = pair if isinstance(pair, list) else None
         reason = f"negative {labels[0]!r}, positive {labels[1]!r}" if labels else "true and false"
     elif task == "regression" and not seen.all_are(is_number):
-        big = seen.of(Form.BIG)
+        big = seen.of(Form.BIG, Form.HUGE)
         what = (
             f"numbers that are too large, such as {big[0]}" if big else "values that are no numbers"
         )
@@ -115,6 +115,9 @@ def _task_of(seen: Seen, pair: bool | list[str]) -> str:
     if pair:
         return "binary"
     if not seen.all_are(is_number):
+        if huge := seen.of(Form.HUGE):
+            reason = f"has numbers beyond 1e100, such as {huge[0]}, and cannot be the label"
+            raise BadInput(f"column {seen.name!r} {reason}; scale them")
         if rows >= FEW_ROWS and distinct > rows / 2:
             reason = f"has {distinct:,} different texts in {rows:,} rows and cannot be the label"
             raise BadInput(f"column {seen.name!r} {reason}; name another as `label`")
@@ -153,7 +156,7 @@ def _without_rare_texts(seen: Seen) -> Seen:
 
     Their rows are refused.
     """
-    texts = seen.of(Form.MAYBE_NULL, Form.FORMATTED, Form.DATE, Form.TEXT, Form.BIG)
+    texts = seen.of(Form.MAYBE_NULL, Form.FORMATTED, Form.DATE, Form.TEXT, Form.BIG, Form.HUGE)
     typed = seen.rows_of(Form.NUMBER, Form.BOOLEAN)
     return seen.without(texts) if texts and typed >= 0.9 * len(seen.values) else seen
 

@@ -164,7 +164,7 @@ KINDS = [
     ("letter", spread(["NA", "abc"]), "category", "1 distinct"),
     ("tags", spread([["a", "b"], [], ["c"]]), "category", "a category for each entry"),
     ("vectors", spread([[[1.0]], [[2.0]]]), "ignore", "lists of lists"),
-    ("big", spread([1e300, 1.0]), "category", "2 distinct"),
+    ("big", spread([1e300, 1.0]), "category", "numbers beyond 1e100"),
     ("sample_weight", spread([0.5, 2]), "weight", "named as the weight"),
     ("weight", spread([70.5, 82.1]), "number", "from 70.5"),
     ("id", spread([1, 2]), "category", "named as a code"),
