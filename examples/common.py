@@ -19,7 +19,7 @@ from rich.console import Console
 from dualstream.client import BadInput, Client, PredictedMany
 from dualstream.service.cli.connection import ending, naming, on_retry, with_scheme
 from dualstream.service.cli.demo.server_process import ServerProcess
-from examples.pictures import Chart, draw, load_pyplot
+from examples.pictures import SUFFIXES, Chart, draw, load_pyplot
 
 Row = dict[str, Any]
 """A row as people have it: columns by name, the label among them."""
@@ -100,9 +100,22 @@ def _flags(description: str, rows: int) -> argparse.ArgumentParser:
         "--url", type=with_scheme, help="URL of a running server; default: a temporary server"
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the rows as CSV, and end")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the result (matplotlib)")
+    parser.add_argument(
+        "--picture",
+        type=_picture,
+        metavar="FILE",
+        help="draw the result, as .svg or .png (matplotlib)",
+    )
     parser.set_defaults(made=rows)
     return parser
+
+
+def _picture(name: str) -> Path:
+    """The path of a picture, whose suffix names a format of `draw`."""
+    path = Path(name)
+    if path.suffix not in SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{name!r} must end in {' or '.join(SUFFIXES)}")
+    return path
 
 
 def taken(

@@ -10,6 +10,7 @@ GROUND, INK, QUIET, GRID = "#ffffff", "#14202b", "#526170", "#e7ebef"
 STYLES = (("#0b6580", "-"), ("#b42318", "--"), ("#8a4b00", "-."), ("#17693a", ":"))
 """Of the model, and then of its baselines; a chart has at most three of these."""
 SOFT = "#e2f1f5"
+SUFFIXES = (".svg", ".png")
 
 
 @dataclass

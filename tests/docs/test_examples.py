@@ -146,6 +146,11 @@ def test_what_cannot_run_ends_with_one_line(tmp_path, capsys, monkeypatch):
     absent = str(tmp_path / "absent" / "file")
     for flag in ("--data", "--write"):
         ends(2, f"{absent}: No such file or directory", flag, absent)
+    with pytest.raises(SystemExit) as ended:
+        import_module("examples.demand").main(["--picture", "demand.txt"])
+    assert ended.value.code == 2
+    wrong = "argument --picture: 'demand.txt' must end in .svg or .png"
+    assert wrong in capsys.readouterr().err
     monkeypatch.setattr(common, "Client", partial(Client, patience_s=0.0))
     ends(4, "no answer: [Errno 111] Connection refused", "--url", "localhost:1")
     file.write_text("date,T1,RH_1\n2016-01-11 17:00:00,19.9,47\n")
