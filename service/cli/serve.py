@@ -12,15 +12,9 @@ from dualstream.service.cli import common
 from dualstream.service.cli.commands import app
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.observability import logs
+from dualstream.service.server.start_checks import check_settings, listen
 from dualstream.service.server.stop_signals import ignore_user_signals
-from dualstream.service.settings import (
-    PREFIX,
-    Settings,
-    UnknownSettings,
-    UnsafeBinding,
-    check_variables,
-    shown,
-)
+from dualstream.service.settings import PREFIX, Settings, UnknownSettings, check_variables, shown
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -70,6 +64,12 @@ def serve(context: typer.Context, **flags: Any) -> None:
     settings = _settings_of(context, flags)
     logs.configure(settings.log_level, settings.log_format)
     ignore_user_signals()
+    try:
+        # Before kernels are compiled, which may take minutes. The server binds the port itself.
+        check_settings(settings)
+        listen(settings).close()
+    except ValueError as wrong:
+        common.fail(str(wrong))
     from dualstream.service.server import compile_kernels as kernels
 
     with kernels.compiled_by_processes(common.errors):
@@ -81,7 +81,7 @@ def serve(context: typer.Context, **flags: Any) -> None:
         run(settings, common.announce)
     except WorkersKeepEnding as ended:
         common.fail(str(ended), common.ENDED)
-    except (UnsafeBinding, ValueError, OSError) as refused:
+    except (ValueError, OSError) as refused:
         common.fail(str(refused))
 
 
@@ -101,11 +101,11 @@ def config(
         logs.configure(settings.log_level, settings.log_format)
         from dualstream.service.server import compile_kernels as kernels
 
-        with kernels.compiled_by_processes(common.errors):
-            from dualstream.service.server.serve import check_settings
-
         try:
             check_settings(settings)
+            with kernels.compiled_by_processes(common.errors):
+                from dualstream.service.server.app import create_app
+            create_app(settings)
         except ValueError as wrong:
             common.fail(str(wrong))
     rows = [

@@ -4,14 +4,14 @@ DESIGN.md has the design, protocol.py the contract.
 """
 
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from dualstream.service.journal.protocol import DEFAULT_LIMITS, Limits
+from dualstream.service.journal.store_url import check_url, sqlite_path
 
 if TYPE_CHECKING:
     from dualstream.service.journal.archive_access import ArchiveJournal
 
-__all__ = ["Limits", "check_path", "make_journal", "open_journal", "sqlite_path"]
+__all__ = ["Limits", "make_journal", "open_journal", "sqlite_path"]
 
 
 async def open_journal(
@@ -42,36 +42,11 @@ def make_journal(
     With `is_pinned`, the store raises JournalUnavailable after a failover instead of continuing
     on the new primary, which may lack acknowledged writes.
     """
-    scheme = url.partition("://")[0]
-    if scheme == "sqlite":
+    check_url(url)
+    if path := sqlite_path(url):
         from dualstream.service.journal.sqlite import SqliteJournal
 
-        path = sqlite_path(url)
-        if not path:
-            raise ValueError(
-                f"{url} has no file name; write sqlite:///file.db or sqlite:////path/file.db"
-            )
         return SqliteJournal(path, durability, limits)
-    if scheme.startswith("redis"):
-        from dualstream.service.journal.redis import RedisJournal
+    from dualstream.service.journal.redis import RedisJournal
 
-        return RedisJournal(url, durability, limits, is_pinned=is_pinned)
-    raise ValueError(
-        f"unknown store scheme {scheme or url!r}; use sqlite:///file.db, redis://host:port/db,"
-        " redis+sentinel:// or redis+cluster://"
-    )
-
-
-def check_path(url: str) -> None:
-    """Raise ValueError if the URL names a SQLite file that can never be a store."""
-    from dualstream.service.journal.sqlite import schema
-
-    if path := sqlite_path(url):
-        schema.check_path(path)
-
-
-def sqlite_path(url: str) -> str | None:
-    """The file of a SQLite store; None if the URL has none."""
-    # Not by urlsplit: # and ? are characters of a file name.
-    path = unquote(url.removeprefix("sqlite:///"))
-    return path if path and url.startswith("sqlite:///") else None
+    return RedisJournal(url, durability, limits, is_pinned=is_pinned)

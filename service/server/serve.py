@@ -1,13 +1,11 @@
 """Runs the application under uvicorn, and announces its address and durability."""
 
 import asyncio
-import errno
 import gc
 import logging
 import math
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
@@ -19,17 +17,16 @@ import uvicorn
 from dualstream import __version__
 from dualstream.service.http.connection_limits import MAX_CONNECTIONS, connection_limit
 from dualstream.service.http.protocol import protocol_of
-from dualstream.service.journal import check_path
 from dualstream.service.metrics.multiprocess import MetricsDirectory
 from dualstream.service.server import compile_kernels as kernels
 from dualstream.service.server.app import Application, create_app
 from dualstream.service.server.malloc import keep_freed_blocks
+from dualstream.service.server.start_checks import check_certificate, listen
 from dualstream.service.server.stop_signals import handle_stop_signals
 from dualstream.service.settings import Settings, without_password
 
 log = logging.getLogger("dualstream.server")
 
-BACKLOG = 2048
 TICK_S = 0.5
 """Interval at which the Date header is updated."""
 GARBAGE_THRESHOLD = 20_000
@@ -38,8 +35,10 @@ UNSENT_BYTES = 64 * 1024
 
 
 def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until interrupted. Raises UnsafeBinding, and ValueError for bad settings."""
-    check_path(settings.store)
+    """Serve until interrupted. Raises UnsafeBinding, and ValueError for bad settings.
+
+    settings  as `check_settings` accepts them
+    """
     server = make_server(settings)
 
     compiling: list[asyncio.Task[None]] = []
@@ -54,24 +53,6 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     server.on_ready = on_ready
     with listen(settings) as listening:
         server.run(sockets=[listening])
-
-
-def listen(settings: Settings) -> socket.socket:
-    """The listening socket. Raises ValueError if the address cannot be bound."""
-    host, port = settings.host, settings.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # `::` is every address of the machine, as 0.0.0.0 is every one of IPv4.
-    both = host == "::" and socket.has_dualstack_ipv6()
-    try:
-        return socket.create_server(
-            (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
-        )
-    except OSError as wrong:
-        if wrong.errno == errno.EADDRINUSE:
-            raise ValueError(f"port {port} is in use; choose another with --port") from None
-        raise ValueError(
-            f"cannot bind --host {host} --port {port}: {str(wrong.strerror).partition(' (')[0]}"
-        ) from None
 
 
 def listening_line(settings: Settings, host: str, port: int) -> str:
@@ -97,33 +78,6 @@ def log_start(settings: Settings, durability: str) -> None:
             "settings": settings.changed(),
         },
     )
-
-
-def check_settings(settings: Settings) -> None:
-    """Raise UnsafeBinding, or ValueError, if a server with these settings could never serve."""
-    if settings.adopt and settings.workers > 1:
-        raise ValueError("--adopt needs a single worker; start it without --workers")
-    check_certificate(settings)
-    check_path(settings.store)
-    create_app(settings)
-
-
-def check_certificate(settings: Settings) -> None:
-    """Raise ValueError if the TLS settings are incomplete or the files cannot be loaded."""
-    if settings.ssl_certfile is None:
-        if settings.ssl_keyfile is not None:
-            raise ValueError("DUALSTREAM_SSL_KEYFILE is set without DUALSTREAM_SSL_CERTFILE")
-        return
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # An empty password: an encrypted key must not prompt in every worker.
-        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, lambda: b"")
-    except OSError as wrong:
-        files = " and ".join(map(str, filter(None, (settings.ssl_certfile, settings.ssl_keyfile))))
-        raise ValueError(
-            f"TLS cannot be served with {files}: {wrong.strerror or wrong}; give a certificate and"
-            " its private key without a password, in PEM format"
-        ) from None
 
 
 def make_server(

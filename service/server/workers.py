@@ -22,6 +22,8 @@ from typing import Any
 
 from dualstream.service.metrics.multiprocess import MetricsDirectory, forget_worker, make_shared
 from dualstream.service.server import compile_kernels as kernels, serve
+from dualstream.service.server.app import create_app
+from dualstream.service.server.start_checks import listen
 from dualstream.service.server.stop_signals import STOP_SIGNALS, handle_stop_signals
 from dualstream.service.settings import Settings
 
@@ -47,11 +49,13 @@ class WorkersKeepEnding(RuntimeError):
 def serve_by_workers(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve with `settings.workers` processes until interrupted.
 
+    settings  as `check_settings` accepts them
+
     Raises UnsafeBinding, ValueError for settings that no worker can serve, OSError,
     WorkersKeepEnding.
     """
-    serve.check_settings(settings)
-    with serve.listen(settings) as listening:
+    create_app(settings)
+    with listen(settings) as listening:
         say(serve.listening_line(settings, *listening.getsockname()[:2]))
         requested: list[int] = []
         handle_stop_signals(lambda number, _: requested.append(number))

@@ -4,11 +4,8 @@ A model created again under the same id gets another number, so the rows of the 
 invisible. `garbage` lists the numbers whose rows are still to be deleted.
 """
 
-import errno
-import os
 import sqlite3
 import time
-from tempfile import TemporaryFile
 
 from dualstream.service.journal.protocol import JournalUnavailable, StoreTooNew
 from dualstream.service.journal.sqlite.wal import MAX_LOG_BYTES, MAX_PAGES
@@ -94,30 +91,6 @@ CREATE TABLE changes (
 );
 CREATE INDEX changes_of_model ON changes (id, number);
 """
-
-_HEADER = b"SQLite format 3\0"
-_FOR_GOOD = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors of a path that do not pass by themselves, unlike a full disk."""
-
-
-def check_path(path: str) -> None:
-    """Raise ValueError if the path can never be a store. Creates nothing."""
-    at = os.path.dirname(path) or "."
-    try:
-        with TemporaryFile(dir=at):
-            pass  # SQLite creates its WAL in the folder
-        if os.path.exists(at := path):
-            with open(path, "r+b") as file:
-                if file.read(len(_HEADER)) not in (b"", _HEADER):
-                    raise ValueError(
-                        f"store {path}: not a SQLite database; choose another with --store"
-                    )
-    except OSError as wrong:
-        if wrong.errno in _FOR_GOOD:
-            where = "" if at == path else f"{at}: "
-            raise ValueError(
-                f"store {path}: {where}{wrong.strerror}; choose another with --store"
-            ) from None
 
 
 def connect(path: str, synchronous: str, busy_timeout_s: float) -> sqlite3.Connection:

@@ -23,6 +23,7 @@ from dualstream.service.http import connection_limits, overload
 from dualstream.service.http.body_memory import MAX_BODIES, memory_limit
 from dualstream.service.journal.protocol import DEFAULT_LIMITS
 from dualstream.service.replica import first_responses
+from dualstream.service.server import compile_kernels
 from dualstream.service.settings import (
     Settings,
     UnknownSettings,
@@ -310,7 +311,13 @@ def test_origins_that_no_browser_sends_are_refused(origin):
     assert f"{origin!r} is not an origin; write" in done.stderr
 
 
-def test_a_store_that_can_never_work_ends_the_start(tmp_path, subtests):
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Fail if a command gets as far as to compile kernels."""
+    monkeypatch.setattr(compile_kernels, "compiled_by_processes", lambda console: pytest.fail())
+
+
+def test_a_store_that_can_never_work_ends_the_start(tmp_path, subtests, no_kernels):
     (tmp_path / "text").write_text("not a database, and longer than its header")
     for path, why in (
         ("missing/a.db", "missing: No such file or directory"),
@@ -318,13 +325,23 @@ def test_a_store_that_can_never_work_ends_the_start(tmp_path, subtests):
         ("text", "text: not a SQLite database"),
         (".", "Is a directory"),
         ("/proc/a.db", "/proc: No such file or directory"),
+        ("", "has no file name"),
     ):
         for command in (["serve"], ["serve", "--workers", "2"], ["config", "--check"]):
             with subtests.test(path=path, command=command):
-                store = f"sqlite:///{tmp_path / path}"
+                store = f"sqlite:///{path and tmp_path / path}"
                 done = CliRunner().invoke(cli.app, [*command, "--port", "0", "--store", store])
                 assert done.exit_code == 2 and why in done.output
     assert [one.name for one in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_port_in_use_ends_the_start_before_kernels_are_compiled(tmp_path, no_kernels):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = ["--port", port, "--store", f"sqlite:///{tmp_path / 'a.db'}"]
+        done = CliRunner().invoke(cli.app, ["serve", *flags])
+    assert done.exit_code == 2
+    assert done.output == f"port {port} is in use; choose another with --port\n"
 
 
 def test_config_checks_what_a_start_reads(tmp_path, subtests):
@@ -352,6 +369,8 @@ def test_an_empty_variable_is_not_an_absent_one(monkeypatch):
     monkeypatch.setattr(
         "dualstream.service.server.serve.serve", lambda inputs, say: served.append(inputs)
     )
+    monkeypatch.setattr("dualstream.service.cli.serve.check_settings", lambda inputs: None)
+    monkeypatch.setattr("dualstream.service.cli.serve.listen", lambda inputs: socket.socket())
 
     def run(*flags: str, **environment: str) -> int:
         env = {f"DUALSTREAM_{name}": value for name, value in environment.items()}

@@ -15,7 +15,7 @@ import pytest
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
-from dualstream.service.server.serve import listen
+from dualstream.service.server.start_checks import listen
 from dualstream.service.server.workers import (
     FIRST_PAUSE_S,
     MAX_PAUSE_S,
