@@ -1,6 +1,7 @@
 """redis-server for tests: on a free port, in a temporary directory, removed afterwards."""
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ class RedisServer:
         # A process group of its own, so that a child that rewrites the log is killed with it.
         self._process = subprocess.Popen(arguments, env=environment, process_group=0)
         while self._process.poll() is None:
-            if _pings(self.port):
+            if _is_served_by(self.pid, self.port):
                 return True
             time.sleep(0.005)
         return False
@@ -146,20 +147,29 @@ def _program() -> tuple[str, dict[str, str]]:
 
 
 def _free_port() -> int:
-    """A free port; port + 10,000, the cluster bus, is free, too."""
+    """A free port; port + 10,000, the cluster bus, is likely to be free, too.
+
+    Below the ports that the system gives to connections and servers: none of them may take the port
+    of a server that is killed before it starts again.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port + 10_000 < 1 << 16:
+        with socket.socket() as probe, suppress(OSError):
+            port = 10_000 + secrets.randbelow(10_000)
+            probe.bind(("127.0.0.1", port))
             return port
 
 
-def _pings(port: int) -> bool:
-    """Does the server answer, with its data loaded?"""
+def _is_served_by(pid: int, port: int) -> bool:
+    """Does this process answer, with its data loaded? Another server may have taken the port."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(64).startswith(b"+PONG")
-    except OSError:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=1) as connection,
+            connection.makefile("rb") as answers,
+        ):
+            connection.sendall(b"PING\r\nINFO server\r\n")
+            if not answers.readline().startswith(b"+PONG"):
+                return False
+            size = int(answers.readline().removeprefix(b"$"))
+            return b"process_id:%d\r\n" % pid in answers.read(size)
+    except (OSError, ValueError):
         return False
