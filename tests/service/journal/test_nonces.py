@@ -36,6 +36,7 @@ def test_nonces_of_which_nobody_knows_any_more_are_not_first(monkeypatch: pytest
     assert len(mine._used) <= 100
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # threads of other tests
 def test_nonces_differ_in_threads_and_in_a_forked_process():
     mine = Nonces()
     with ThreadPoolExecutor(4) as threads:

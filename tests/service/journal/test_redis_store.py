@@ -148,8 +148,8 @@ async def test_append_queued_after_a_hanging_one_fails_in_time(separate_server: 
     async with opened(separate_server.url) as journal:
         log = await Log.create(journal)
         with hanging(separate_server, journal):
-            appends = [log.append(rows(tag)) for tag in range(10)]
-            async with asyncio.timeout(5):
+            appends = [log.append(rows(tag)) for tag in range(40)]
+            async with asyncio.timeout(15):  # one after the other they take 20 s
                 answers = await asyncio.gather(*appends, return_exceptions=True)
         assert {type(answer) for answer in answers} == {OutcomeUnknown, JournalUnavailable}
         assert sum(isinstance(answer, OutcomeUnknown) for answer in answers) == 1

@@ -46,11 +46,11 @@ def test_overtaken_load_is_not_cached(store, monkeypatch, change):
             await slow.is_there.wait()
             made = None
             if change == "replaced":
-                made, _ = await asyncio.wait_for(replaced(registry), 5)
+                made, _ = await asyncio.wait_for(replaced(registry), 30)
             else:
                 await creation.delete(registry, "m")
                 if change == "deleted and made":
-                    made, _ = await asyncio.wait_for(creation.create(registry, "m", OTHER), 5)
+                    made, _ = await asyncio.wait_for(creation.create(registry, "m", OTHER), 30)
             slow.may_end.set()
             if made is None:
                 with pytest.raises(Problem, match="no model"):
@@ -228,7 +228,7 @@ def test_a_version_in_memory_does_not_wait_for_another_one(store):
             first = await versions.get(model, registry.journal, "v")
             async with versions._loading:  # as if another one took long
                 again = versions.get(model, registry.journal, "v")
-                assert await asyncio.wait_for(again, 5) is first
+                assert await asyncio.wait_for(again, 30) is first
 
     asyncio.run(scenario())
 
