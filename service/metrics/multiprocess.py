@@ -78,9 +78,15 @@ class MetricsDirectory:
         return SharedCounts(self, own)
 
     def remove(self) -> None:
-        """Remove the directory for good: this process serves on while it drains."""
+        """Remove the directory for good: this process serves on while it drains.
+
+        It is renamed first, so that no file can be added while the others are deleted.
+        """
         self._is_removed = True
-        shutil.rmtree(self.directory, ignore_errors=True)
+        removed = f"{self.directory}.{self.number}"
+        with contextlib.suppress(OSError):
+            os.rename(self.directory, removed)
+            shutil.rmtree(removed, ignore_errors=True)
 
     def share_again(self) -> None:
         """Share the counters again if the directory was full or removed, and log a change."""
@@ -105,15 +111,14 @@ class MetricsDirectory:
         """Make the directory, if it is missing."""
         with contextlib.suppress(OSError):
             os.makedirs(self.directory, mode=0o700)
+        if self._is_removed:  # by now, in the thread that watches the parent
+            self.remove()
 
     def publish(self, report: WorkerReport) -> None:
         """Replace the report of this worker atomically.
 
-        Write errors are ignored: the next report follows in a second. After `remove` nothing is
-        written: a report could keep another worker from removing the directory.
+        Write errors are ignored: the next report follows in a second.
         """
-        if self._is_removed:
-            return
         partial = Path(self.directory, f"worker_{self.number}.partial")
         with contextlib.suppress(OSError):
             partial.write_bytes(_encode(report))

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -131,6 +132,32 @@ def test_counts_move_to_memory_and_back(tmp_path, monkeypatch):
     result = {key.rstrip(): value for key, value in result.items()}
     assert result["before"] == 1.0 and result["after"] == 2.0 and result["key 2999"] == 2999.0
     assert len(result) == 3002
+
+
+def test_nothing_written_at_its_removal_keeps_the_directory(tmp_path, monkeypatch):
+    """A worker's watching thread removes the directory while its event loop writes to it."""
+    shared = tmp_path / "shared"
+    rmdir, makedirs = os.rmdir, os.makedirs
+
+    def late_rmdir(*args, **more):
+        with suppress(OSError):
+            (shared / "worker_0.now").write_bytes(b"late")
+        rmdir(*args, **more)
+
+    def late_makedirs(*args, **more):
+        metrics_dir.remove()
+        makedirs(*args, **more)
+
+    monkeypatch.setattr(os, "rmdir", late_rmdir)
+    shared.mkdir()
+    metrics_dir = MetricsDirectory(str(shared), 0)
+    metrics_dir.remove()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(CountsFile, "open_files", [CountsFile(str(shared / "counter_0.db"))])
+    monkeypatch.setattr(os, "makedirs", late_makedirs)
+    metrics_dir = MetricsDirectory(str(shared), 0)
+    metrics_dir.share_again()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_users_directory_is_not_used(tmp_path, monkeypatch):
