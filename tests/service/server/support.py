@@ -7,6 +7,7 @@ import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
 from tests.service.support import ROW
+from tests.support import until
 
 
 def children(server: ServerProcess) -> list[int]:
@@ -39,10 +40,22 @@ def scraped(server: ServerProcess) -> dict[str, float]:
     return {name: float(value) for name, _, value in lines}
 
 
+def scraped_model(server: ServerProcess) -> dict[str, float]:
+    """A scrape with the model `m`: a worker that does not catch up in time leaves it out."""
+    results: list[dict[str, float]] = []
+
+    def has_it() -> bool:
+        results.append(scraped(server))
+        return 'dualstream_seq{model="m"}' in results[-1]
+
+    until(has_it)
+    return results[-1]
+
+
 def is_learned(server: ServerProcess) -> bool:
     """Is one more row learned? A killed worker closes its connections."""
     try:
-        answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=20)
+        answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
     except httpx.HTTPError:
         return False
     return answer.status_code == 200

@@ -27,7 +27,14 @@ from dualstream.service.settings import Settings
 from tests.forked import COMMAND, ForkedProcess
 from tests.history import Acknowledged, check_history
 from tests.service.conftest import SPEC
-from tests.service.server.support import are_back, children, is_alive, is_learned, scraped
+from tests.service.server.support import (
+    are_back,
+    children,
+    is_alive,
+    is_learned,
+    scraped,
+    scraped_model,
+)
 from tests.service.support import ROW, loaded
 from tests.support import until
 
@@ -62,13 +69,13 @@ def test_workers_share_a_port_and_a_new_store(store):
         for sender in senders:
             sender.join()
         assert len(acknowledged) == 80
-        etags = {httpx.get(f"{server.url}/models/m").headers["etag"] for _ in range(10)}
+        # By whichever worker: each applies what the others appended.
+        until(lambda: len(etags := etags_of(server)) == 1 and etags.pop().startswith('"80-'))
         until(lambda: httpx.get(f"{server.url}/readyz?verbose").json()["lag"]["records"] == 0)
         # Whoever does not finish its request keeps no worker from ending, which `with` waits for.
         stalled.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
         stalled.sendall(b"POST /models/m/learn HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
     assert server.process.returncode == 0
-    assert len(etags) <= WORKERS
     replica = loaded(store)
 
     async def check() -> None:
@@ -82,6 +89,10 @@ def test_workers_share_a_port_and_a_new_store(store):
     asyncio.run(check())
 
 
+def etags_of(server: ServerProcess) -> set[str]:
+    return {httpx.get(f"{server.url}/models/m").headers["etag"] for _ in range(10)}
+
+
 def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_path):
     store = f"sqlite:///{tmp_path / 'workers.db'}"
     shared = {"TMPDIR": str(tmp_path)}
@@ -93,7 +104,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
         for done in range(1, 21):  # by both of them: a count never falls, and none is missing
             httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60).raise_for_status()
             httpx.get(f"{server.url}/models/m/predict?x=1:1", timeout=60).raise_for_status()
-            got = scraped(server)
+            got = scraped_model(server)
             assert got['dualstream_samples_total{model="m",outcome="learned"}'] == done
             assert got['dualstream_predictions_total{model="m"}'] == done
             for name in (
@@ -107,10 +118,10 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
         assert scraped(server)["dualstream_models_budget_bytes"] == 2 * Settings().models_bytes
         os.kill(first[0], signal.SIGKILL)
         # The other one serves until the new one can.
-        until(lambda: is_served(server) and are_back(server, {first[0]}), 30)
+        until(lambda: is_served(server) and are_back(server, {first[0]}))
         for _ in range(10):
             assert is_served(server)
-        got = scraped(server)  # what the killed one had counted stays
+        got = scraped_model(server)  # what the killed one had counted stays
         assert got['dualstream_predictions_total{model="m"}'] == 20
         assert got["dualstream_group_rows_sum"] >= 30
         assert len(list(tmp_path.glob("dualstream-workers-*/counter_*.db"))) == 2
@@ -118,7 +129,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_parent_takes_all_along(tmp_pat
         workers = children(server)
         server.kill()
     assert workers
-    until(lambda: not any(map(is_alive, workers)), 30)
+    until(lambda: not any(map(is_alive, workers)))
     assert not list(tmp_path.glob("dualstream-workers-*"))
 
 
@@ -135,13 +146,11 @@ def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_pat
             assert len(before) == 2
             for victim in victims:
                 os.kill(before[victim], signal.SIGKILL)
-            began = time.monotonic()
-            until(lambda: is_learned(server), 20)
-            assert time.monotonic() - began < 10
+            until(lambda: is_learned(server))
             learned += 1
             killed = {before[victim] for victim in victims}
-            until(lambda killed=killed: are_back(server, killed), 30)
-            got = scraped(server)
+            until(lambda killed=killed: are_back(server, killed))
+            got = scraped_model(server)
             assert got['dualstream_samples_total{model="m",outcome="learned"}'] == learned
             assert got["dualstream_group_rows_sum"] >= learned - 1  # killed while it answered
         assert len(list(tmp_path.glob("dualstream-workers-*"))) == 1
@@ -149,7 +158,7 @@ def test_any_worker_and_pair_of_workers_is_replaced_and_the_metrics_stay(tmp_pat
         left = children(server)
         server.stop()
     assert server.process.returncode == 0
-    until(lambda: not any(map(is_alive, left)), 10)
+    until(lambda: not any(map(is_alive, left)))
     assert not list(tmp_path.glob("dualstream-workers-*"))
 
 
@@ -158,29 +167,31 @@ def is_served(server: ServerProcess) -> bool:
     try:
         answer = httpx.post(f"{server.url}/models/m/learn", json=ROW, timeout=60)
         assert answer.status_code == 200, answer.text
-        assert 'dualstream_seq{model="m"}' in scraped(server)
+        scraped_model(server)
     except httpx.TransportError:
         return False
     return True
 
 
 def test_one_worker_answers_probes_while_the_store_is_away(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        store = f"redis://127.0.0.1:{unused.getsockname()[1]}/0"
-    log = tmp_path / "log"
+    log, unused = tmp_path / "log", socket.socket()
+    unused.bind(("127.0.0.1", 0))  # it does not listen, and nobody else gets the port
+    store = f"redis://127.0.0.1:{unused.getsockname()[1]}/0"
     with (
+        unused,
         log.open("w") as errors,
         ServerProcess(store, ["--workers", "2"], stderr=errors, wait=False) as server,
     ):
         server.wait_until("Dualstream listens")
         until(lambda: len(children(server)) == 2)
-        first, second = sorted(children(server))
+        first = process_of(server)
+        (second,) = set(children(server)) - {first}
         assert {process_of(server) for _ in range(10)} == {first}
         os.kill(second, signal.SIGKILL)
         until(lambda: len(set(children(server)) - {second}) == 2)
         assert {process_of(server) for _ in range(30)} == {first}
         os.kill(first, signal.SIGKILL)
-        until(lambda: are_other(server, first), 30)
+        until(lambda: are_other(server, first))
     # The one that waits for the store ended, too, without its timeout.
     assert server.process.returncode == 0
     assert "stopping" in log.read_text() and "Traceback" not in log.read_text()
