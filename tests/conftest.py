@@ -66,6 +66,10 @@ def _ssl_context(verify: Any = True, cert: Any = None, trust_env: bool = True) -
 
 httpx._transports.default.create_ssl_context = _ssl_context
 
+# A busy machine is no failure. By default httpx waits for 5 s.
+for step in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, step, 60.0)
+
 # In each asynchronous request httpcore searches the whole import path for sniffio, in vain.
 if find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]

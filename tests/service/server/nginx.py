@@ -2,14 +2,16 @@
 
 import os
 import shutil
+import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.support import until
 
 UNPACKED = Path(__file__).parents[3] / ".cache" / "nginx" / "usr" / "sbin" / "nginx"
 """Where tests/fetch_tool.sh nginx puts Debian's package."""
@@ -53,12 +55,18 @@ def balancing(
         [program, "-p", str(place), "-c", "nginx.conf", "-e", str(place / "errors")]
     )
     try:
-        deadline = time.monotonic() + 20
-        while not (place / "http").exists():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: process.poll() is not None or is_listening(place / "http"))
+        assert process.poll() is None
         with httpx.HTTPTransport(uds=str(place / "http")) as transport:
             yield transport
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
+
+
+def is_listening(path: Path) -> bool:
+    """Does a server accept connections? The file of its socket is there before."""
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(path))
+        return True
+    return False

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 LIMIT_S = 0.25
 """Longest time of an answer, beyond that of an idle server at the same time."""
-ATTEMPTS = 3
+ATTEMPTS = 8
+"""A busy machine delays some of them. A loop that is blocked by the work is so in each."""
 FLAGS = ["--snapshot-every", "1000000"]
 
 
