@@ -15,6 +15,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.ports import free_port
+
 UNPACKED = Path(__file__).parent.parent / ".cache/mosquitto/usr"
 """Where tests/fetch_tool.sh mosquitto puts it."""
 START_S = 30.0
@@ -40,8 +42,7 @@ class Mosquitto:
     """One broker process; `lines` are added to its configuration."""
 
     def __init__(self, folder: Path, *lines: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.place = f"127.0.0.1:{self.port}"
         folder.mkdir(exist_ok=True)
         config = folder / "mosquitto.conf"
@@ -123,6 +124,7 @@ class Mosquitto:
             sent = [client.publish(topic, one, qos, retain, about) for one in values]
             for one in sent:
                 one.wait_for_publish(START_S)
+                assert one.is_published()
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from typing import Any
 
 import nats
 
+from tests.ports import free_port
+
 UNPACKED = Path(__file__).parent.parent / ".cache/nats/usr/sbin/nats-server"
 """Where tests/fetch_tool.sh nats puts it."""
 START_S = 30.0
@@ -24,8 +26,7 @@ class NatsServer:
         program = shutil.which("nats-server") or (str(UNPACKED) if UNPACKED.exists() else None)
         if program is None:
             raise RuntimeError("no nats-server: run tests/fetch_tool.sh nats")
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.url = f"nats://127.0.0.1:{self._port}"
         folder.mkdir(exist_ok=True)
         path = ("-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd", str(folder))
@@ -56,7 +57,7 @@ class NatsServer:
         async def asked() -> Any:
             client = await nats.connect(self.url)
             try:
-                return await call(client.jetstream())
+                return await call(client.jetstream(timeout=START_S))
             finally:
                 await client.close()
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.ports import free_port
 
 UNPACKED = Path(__file__).parent.parent / ".cache" / "prometheus" / "usr" / "bin"
 """Where tests/fetch_tool.sh prometheus puts them."""
@@ -76,8 +77,7 @@ class Prometheus:
 @contextmanager
 def running_prometheus(config: Path, directory: Path) -> Iterator[Prometheus]:
     """Prometheus with this configuration for the duration of a with block."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     arguments = [f"--config.file={config}", f"--storage.tsdb.path={directory / 'tsdb'}"]
     arguments += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]

@@ -1,7 +1,6 @@
 """redis-server for tests: on a free port, in a temporary directory, removed afterwards."""
 
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -9,11 +8,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
+
+from tests.ports import free_port
 
 UNPACKED = Path(__file__).parent.parent / ".cache" / "redis"
 """Where tests/fetch_tool.sh redis puts Debian's packages."""
@@ -50,7 +51,7 @@ class RedisServer:
         """
         port = self.port
         for _ in range(10):  # a free port may be taken before the server binds it
-            self.port = port or _free_port()
+            self.port = port or free_port()
             if self._answers():
                 return
         raise RuntimeError(f"redis-server does not start: see {self.directory}/log")
@@ -144,19 +145,6 @@ def _program() -> tuple[str, dict[str, str]]:
         raise NoRedis("no redis-server: run tests/fetch_tool.sh redis, or install Redis 7 or newer")
     libraries = ":".join(str(path) for path in (UNPACKED / "usr" / "lib").glob("*-linux-gnu"))
     return str(unpacked), os.environ | {"LD_LIBRARY_PATH": libraries}
-
-
-def _free_port() -> int:
-    """A free port; port + 10,000, the cluster bus, is likely to be free, too.
-
-    Below the ports that the system gives to connections and servers: none of them may take the port
-    of a server that is killed before it starts again.
-    """
-    while True:
-        with socket.socket() as probe, suppress(OSError):
-            port = 10_000 + secrets.randbelow(10_000)
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def _is_served_by(pid: int, port: int) -> bool:

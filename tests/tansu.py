@@ -1,7 +1,6 @@
 """Tansu, a broker of Kafka's protocol: on a free port, in memory, for tests and benchmarks."""
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,8 +9,10 @@ from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.ports import free_port
 
 UNPACKED = Path(__file__).parent.parent / ".cache" / "tansu" / "tansu"
 """Where tests/fetch_tool.sh tansu puts it."""
@@ -79,12 +80,15 @@ class Broker:
         consumer = Consumer(self._client | {"group.id": "check", "enable.partition.eof": True})
         consumer.assign([TopicPartition(topic, 0, 0)])
         results: list = []
+        errors: list = []
         try:
-            while not results or results[-1].error() is None:
-                results += consumer.consume(10_000, 1.0)
+            while KafkaError._PARTITION_EOF not in errors:
+                for one in consumer.consume(10_000, 1.0):
+                    results += [one] if one.error() is None else []
+                    errors += [] if one.error() is None else [one.error().code()]
         finally:
             consumer.close()
-        return results[:-1]
+        return results
 
     def has_working_group(self, topic: str, group: str, seconds: float = 20.0) -> bool:
         """Does the only member of a group get partitions? Tansu sometimes gives none for ever."""
@@ -117,9 +121,7 @@ class Broker:
 @contextmanager
 def running_tansu(log: Path) -> Iterator[Broker]:
     """A broker for the duration of a with block. Its topics are empty at the start."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with running_tansu_at(port, log) as broker:
+    with running_tansu_at(free_port(), log) as broker:
         yield broker
 
 

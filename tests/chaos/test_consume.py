@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from tests.forked import ForkedProcess
 from tests.history import read_all
 from tests.mosquitto import Mosquitto, running_mosquitto
 from tests.nats_server import NatsServer, running_nats
+from tests.ports import free_port
 from tests.redis_server import RedisServer, redis_or_skip
 from tests.tansu import Broker, running_tansu
 
@@ -210,8 +210,7 @@ class Storm:
 
     def __init__(self, run: Run, log: Log, folder: Path) -> None:
         self._run, self._source, self._chance = run, log, Random(SEED)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self._log = (folder / "consumers.log").open("ab")
         self.store = f"sqlite:///{folder / 'store.db'}"
         self.url = f"http://127.0.0.1:{self._port}"

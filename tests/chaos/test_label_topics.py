@@ -7,7 +7,6 @@ DUALSTREAM_CHAOS_ROUNDS is the number of rounds (default 1), DUALSTREAM_CHAOS_SE
 import asyncio
 import json
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.chaos.check_models import _rows
 from tests.chaos.report import Run, recorded
 from tests.forked import ForkedProcess
 from tests.history import read_all
+from tests.ports import free_port
 from tests.tansu import Broker, running_tansu
 
 ROUNDS = int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
@@ -44,8 +44,7 @@ class Loop:
     def __init__(self, run: Run, tansu: Broker, folder: Path, models: tuple[str, ...]) -> None:
         self.models = models
         self._run, self._tansu, self._chance = run, tansu, Random(SEED)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self._log = (folder / "consumers.log").open("ab")
         self.dead = folder / "dead.ndjson"
         self.store = f"sqlite:///{folder / 'store.db'}"

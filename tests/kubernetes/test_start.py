@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from dualstream.service.http.api_keys import new_key
 from dualstream.solvers import jit
 from tests.kubernetes.rendered import OVERLAYS, ROOT, container, environment, pod
+from tests.ports import free_port
 from tests.redis_server import redis_or_skip
 from tests.support import until
 
@@ -49,11 +49,6 @@ def placed(text: str) -> str:
     """Paths of the image, where this test can mount them."""
     text = text.replace("/etc/dualstream", "/mnt/secret")
     return re.sub(r"(?<![\w/])/data|(?<=sqlite:///)/data", "/mnt/data", text)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @contextmanager

@@ -31,8 +31,8 @@ def test_server_whose_port_another_one_took_starts_on_the_next(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ):
     ports = iter([redis_server.port])
-    free_port = helpers._free_port
-    monkeypatch.setattr(helpers, "_free_port", lambda: next(ports, None) or free_port())
+    free_port = helpers.free_port
+    monkeypatch.setattr(helpers, "free_port", lambda: next(ports, None) or free_port())
     with redis_or_skip() as server, redis.Redis(port=server.port) as client:
         assert client.info("server")["process_id"] == server.pid != redis_server.pid
 

@@ -1,7 +1,6 @@
 """Two servers behind nginx are restarted one after the other: clients lose no request."""
 
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from dualstream.service.cli.demo.server_process import ServerProcess
+from tests.ports import free_port
 from tests.service.conftest import SPEC
 from tests.service.server.nginx import balancing
 
@@ -17,13 +17,6 @@ IS_FULL = "DUALSTREAM_CHAOS_ROUNDS" in os.environ
 REQUESTS = 20_000 if IS_FULL else 2_000
 """Least number of requests in all; `make chaos` sends more."""
 SENDERS = 4
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_rolling_restart_loses_no_request(tmp_path: Path):
