@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.features import FEATURES
 from dualstream.service.features.feature import Feature
+from dualstream.service.jobs.follower import Follower
 from dualstream.service.models.model import Model
 from dualstream.service.replica.requests import ControlRequest
 from dualstream.service.server.app import create_app
@@ -77,6 +78,16 @@ def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClie
     """A client of an application that the tests of a module share: a start takes 20 ms of CPU."""
     with serving(tmp_path_factory.mktemp("shared")) as start:
         yield start()
+
+
+@pytest.fixture
+def no_follower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applications learn of the store by requests alone: a follower may do so at any moment."""
+
+    async def nothing(_: Follower) -> None:
+        pass
+
+    monkeypatch.setattr(Follower, "run", nothing)
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """Replicas behind a client or in a store, and rows of the data set Adult."""
 
 import asyncio
-import time
+from typing import Any
 
 from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.replica.recovery import recover
 from dualstream.service.replica.replica import Replica
 from tests.adult import adult_lines
+from tests.support import until
 
 ADULT = {"algorithm": "dual_ascent", "loss": "hinge", "features": {"kind": "indexed", "dim": 123}}
 
@@ -55,14 +56,32 @@ def lose_last_entry(db) -> None:
 
 
 def until_reason(client, text: str) -> dict:
-    deadline = time.monotonic() + 10
-    while True:
-        answer = client.get("/readyz")
-        if text in answer.json().get("reason", ""):
-            assert answer.status_code == 503
-            return answer.json()
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.02)
+    answers = []
+
+    def is_said() -> bool:
+        answers.append(client.get("/readyz"))
+        return text in answers[-1].json().get("reason", "")
+
+    until(is_said)
+    assert answers[-1].status_code == 503
+    return answers[-1].json()
+
+
+def until_written(client, model: str = "m") -> None:
+    """Wait for the snapshot that is being written."""
+    until(lambda: not client.app._registry.find(model).snapshots.is_writing, every_s=0.002)
+
+
+def until_answered(send) -> Any:
+    """The answer to a request that is repeated while the model is being rebuilt."""
+    answers = []
+
+    def is_answered() -> bool:
+        answers.append(send())
+        return answers[-1].status_code != 503
+
+    until(is_answered)
+    return answers[-1]
 
 
 def scraped(client) -> dict[str, float]:

@@ -37,6 +37,8 @@ class FaultyJournal:
         self.journal = journal
         self.faults = iter(faults)
         self.delay_s = delay_s
+        self.may_go_on: asyncio.Event | None = None
+        """What a late or delayed append waits for, in place of `delay_s`."""
 
     async def append(self, request: AppendRequest) -> Appended:
         fault = next(self.faults, Fault.NONE)
@@ -45,13 +47,19 @@ class FaultyJournal:
         if fault is Fault.LOST:
             raise OutcomeUnknown("planted: lost on the way there")
         if fault is Fault.DELAYED:
-            await asyncio.sleep(self.delay_s)
+            await self._delay()
         appended = await self.journal.append(request)
         if fault is Fault.UNANSWERED:
             raise OutcomeUnknown("planted: lost on the way back")
         if fault is Fault.LATE:
-            await asyncio.sleep(self.delay_s)
+            await self._delay()
         return appended
+
+    async def _delay(self) -> None:
+        if self.may_go_on is None:
+            await asyncio.sleep(self.delay_s)
+        else:
+            await self.may_go_on.wait()
 
     if not TYPE_CHECKING:
 

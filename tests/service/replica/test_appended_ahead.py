@@ -84,9 +84,10 @@ def test_an_answer_of_what_was_read_meanwhile_shows_no_fork(tmp_path, monkeypatc
             while (await bench.faulty.get("m")).seq < 1 + BULK_ROWS:
                 await asyncio.sleep(0.001)
             await committer._catch_up(None)
+            read_it.set()
 
         failing(monkeypatch, read)
-        bench.faulty.delay_s = 0.3
+        bench.faulty.may_go_on = read_it = asyncio.Event()
         submit, first = bench.committer.submit, request("front", BULK_ROWS)
         again = request("behind", BULK_ROWS)
         first.on_journalled = lambda: (lose(tmp_path, 1), waits.append(submit(again)))

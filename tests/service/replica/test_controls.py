@@ -31,7 +31,7 @@ from tests.service.conftest import assert_problem
 from tests.service.features.members.support import FEATURES, PAIR, SPARSE, learn, names
 from tests.service.journal.faulty import Fault
 from tests.service.replica.control_bench import Bench, benched, row_request, rows, run
-from tests.service.support import bits, loaded, lose_last_entry
+from tests.service.support import bits, loaded, lose_last_entry, until_written
 
 RDA = {field: value for field, value in SPARSE.items() if field != "name"}
 
@@ -314,7 +314,7 @@ def test_snapshot_after_a_change_of_members_restores(serve, store):
     assert client.post("/models/m/members", json=SPARSE).json()["seq"] == 10
     assert client.post("/models/m/members", json=SPARSE | {"name": "b"}).json()["seq"] == 11
     assert client.post("/models/m/members/b/promote").json()["seq"] == 12
-    asyncio.run(asyncio.sleep(0.3))
+    until_written(client)
     live = bits(client.app._registry.find("m").replica)
 
     async def taken() -> Any:
@@ -352,7 +352,7 @@ def test_preset_changed_in_every_way_has_equal_bits_everywhere(serve, store):
     learn(one, 5)
     learn(other, 5)
     learn(one, 5)
-    time.sleep(0.3)
+    until_written(one), until_written(other)
     replayed = asyncio.run(replayed_of(store))
     assert replayed.seq == 9 * 14 + 15 and replayed.refused_controls == 0
     assert bits(loaded(store)) == bits(replayed)
@@ -435,7 +435,7 @@ class Changer:
         self.changes = 0
 
     def run(self) -> None:
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=60) as client:
             while not self.stop.is_set():
                 name = f"n{len(self.added)}"
                 steps = (

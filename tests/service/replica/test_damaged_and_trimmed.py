@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import time
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from tests.service.replica.snapshot_damage import (
     store_piece,
     stored_pieces,
 )
+from tests.service.support import until_written
 
 
 def damaged(data: bytes) -> dict[str, bytes]:
@@ -177,15 +177,6 @@ def test_store_whose_journals_are_trimmed_is_adopted_from_their_snapshots(store,
     run(store, after)
 
 
-def written(client) -> None:
-    """Wait for the snapshot that is being written."""
-    model = client.app._registry.find("m")
-    deadline = time.monotonic() + 20
-    while model.snapshots.is_writing:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def learn(client, count: int, seed: int = 0) -> None:
     batch = rows(count, seed)
     x = [[*map(float, row)] for row in batch.values.reshape(count, 5)]
@@ -201,7 +192,7 @@ def test_journal_is_kept_for_its_two_newest_snapshots_or_longer(
     client.put("/models/m", json=SPEC)
     for seed in range(10):
         learn(client, 10, seed)
-        written(client)
+        until_written(client)
     state = client.get("/models/m?digest=true").json()
 
     async def scenario(kept: Kept) -> None:
@@ -221,7 +212,7 @@ def test_snapshots_of_a_bulk_take_a_share_of_the_time(serve, monkeypatch):
     seqs = []
     for count in (1500, 1500, 600, 1200):
         learn(client, count)
-        written(client)
+        until_written(client)
         seqs.append(client.app._registry.find("m").snapshots.last_seq)
     assert seqs == [1500, 1500, 3600, 3600]
 

@@ -9,7 +9,7 @@ from dualstream.service.journal.chain import first_chain, next_chain
 from dualstream.service.journal.protocol import Entry
 from dualstream.service.replica.fork_detection import KEPT, Lineage, Lost
 from tests.service.conftest import assert_problem
-from tests.service.support import ADULT, learn_adult, lose_last_entry, replica_of
+from tests.service.support import ADULT, learn_adult, lose_last_entry, replica_of, until_answered
 
 START = first_chain("0" * 32)
 
@@ -133,26 +133,25 @@ def test_what_a_store_has_lost_is_counted(serve, tmp_path):
     learn_adult(client, 30, 35)
     lose_last_entry(sqlite3.connect(path))
     # The follower may find the loss first: then the rows are refused until the model is rebuilt.
-    for _ in range(1000):
-        if (answer := learn_adult(client, 40, 43)).status_code != 503:
-            break
-        assert "outcome" not in answer.json()
-    assert answer.json()["seq"] == 33
+    refused = []
+
+    def learn():
+        answer = learn_adult(client, 40, 43)
+        refused.extend([answer] if answer.status_code == 503 else [])
+        return answer
+
+    assert until_answered(learn).json()["seq"] == 33
+    assert not any("outcome" in answer.json() for answer in refused)
     assert lost_records(client) == 5
 
 
 def test_what_was_lost_is_counted_once_by_a_rebuilding_that_comes_later(
-    serve, tmp_path, monkeypatch
+    serve, no_follower, tmp_path, monkeypatch
 ):
     import sqlite3
 
-    from dualstream.service.jobs.follower import Follower
     from dualstream.service.journal.protocol import JournalUnavailable
 
-    async def nothing(_: Follower) -> None:
-        pass
-
-    monkeypatch.setattr(Follower, "run", nothing)  # it may find the fork at any moment
     path = tmp_path / "lost.db"
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=ADULT)
@@ -186,7 +185,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_earlier_request_sees_nothing_of_a_fork(client, route, monkeypatch):
+def test_earlier_request_sees_nothing_of_a_fork(no_follower, client, route, monkeypatch):
     """The registry is asked before, the replica after the fork was found."""
     client.put("/models/m", json={"features": ADULT["features"]})
     registry = client.app._registry

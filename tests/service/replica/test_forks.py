@@ -48,6 +48,7 @@ from tests.service.replica.committer_bench import (
     request,
     run,
 )
+from tests.support import PATIENCE_S
 
 
 async def append_elsewhere(bench: Bench, nonce: int, rows: int) -> None:
@@ -65,6 +66,12 @@ async def is_served(replica: Replica) -> bool:
         return False
 
 
+async def until_served(replica: Replica) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_served(replica):
+            await asyncio.sleep(0.001)
+
+
 def test_rows_across_its_position_reveal_a_fork(tmp_path, monkeypatch):
     """They were appended ahead; then it read rows of other writers, which are lost by then.
 
@@ -78,9 +85,10 @@ def test_rows_across_its_position_reveal_a_fork(tmp_path, monkeypatch):
             await append_elsewhere(bench, 1, 3)
             await reading()
             lose(tmp_path, 1)
+            lost.set()
 
         await bench.send("one")
-        bench.faulty.delay_s = 0.3
+        bench.faulty.may_go_on = lost = asyncio.Event()
         failing(monkeypatch, lambda committer: read(lambda: committer._catch_up(None)))
         front, later = await front_and_behind(bench, "k")
         for future in (front, later):
@@ -111,17 +119,16 @@ def test_what_is_answered_to_its_predecessor_shows_it(tmp_path, monkeypatch):
             await recover(replica, bench.faulty)
             loaded.append(Committer(bench.faulty, replica, 5.0))
             lose(tmp_path, 1)
+            lost.set()
 
         await bench.send("one")
-        bench.faulty.delay_s = 0.3
+        bench.faulty.may_go_on = lost = asyncio.Event()
         failing(monkeypatch, succeeded)
         for got in await front_and_behind(bench):
             with pytest.raises(OutcomeUnknown):
                 await got
         replica = loaded[0]._replica
-        async with asyncio.timeout(5):
-            while not await is_served(replica):
-                await asyncio.sleep(0.001)
+        await until_served(replica)
         assert replica.seq == 1 + MORE
 
     run(tmp_path, scenario, [Fault.NONE, Fault.NONE, Fault.DELAYED])
@@ -155,7 +162,9 @@ def test_the_page_that_is_read_ahead_shows_it(tmp_path, monkeypatch):
 
         async def behind(*args: Any) -> Any:
             await came.wait()
-            await asyncio.sleep(0.01)
+            async with asyncio.timeout(PATIENCE_S):
+                while not served and not bench.replica.is_forked:
+                    await asyncio.sleep(0.001)
             served.append(bench.replica.is_forked)
             return await run_in_thread(*args)
 
@@ -262,12 +271,6 @@ def of_five_and(
     asyncio.run(whole())
 
 
-async def served_again(model: Model) -> None:
-    async with asyncio.timeout(5):
-        while not await is_served(model.replica):
-            await asyncio.sleep(0.001)
-
-
 @pytest.mark.parametrize("what", ["snapshot", "version", "clean-up"])
 def test_position_no_longer_in_the_lineage_reveals_a_fork(tmp_path, monkeypatch, what):
     """Of what was lost no snapshot is taken, and no version; nor is it served from then on."""
@@ -301,11 +304,11 @@ def test_position_no_longer_in_the_lineage_reveals_a_fork(tmp_path, monkeypatch,
             lose(tmp_path, 1)
             monkeypatch.setattr(Committer, "refresh", saw)
             model.job(UnlearnCleanup).begin()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not served:
                     await asyncio.sleep(0.001)
         assert served[0] is False
-        await served_again(model)
+        await until_served(model.replica)
         assert model.replica.seq == (6 if what == "clean-up" else 4)
 
     of_five_and(tmp_path, scenario)
@@ -339,7 +342,7 @@ def test_earlier_head_reveals_a_fork(tmp_path, monkeypatch):
         lose(tmp_path, 1)
         await follower._check_heads()
         assert not await is_served(model.replica)
-        await served_again(model)
+        await until_served(model.replica)
         assert model.replica.seq == 4
 
     of_five_and(tmp_path, scenario)

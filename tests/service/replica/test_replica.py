@@ -1,7 +1,6 @@
 """Many appenders, lost entries, snapshots, other versions: the replica follows its journal."""
 
 import asyncio
-import time
 from itertools import count
 
 import numpy as np
@@ -11,6 +10,7 @@ from dualstream.service.features import ALL
 from dualstream.service.journal import open_journal
 from dualstream.service.journal.protocol import AppendRequest, JournalUnavailable, ModelRecord, Part
 from dualstream.service.journal.record import encode_control
+from dualstream.service.models.model import Model
 from dualstream.service.models.registry import Unreadable
 from dualstream.service.replica.clock import Clock
 from dualstream.service.replica.recovery import recover
@@ -27,8 +27,11 @@ from tests.service.support import (
     loaded,
     lose_last_entry,
     replica_of,
+    until_answered,
     until_reason,
+    until_written,
 )
+from tests.support import until
 
 
 def test_still_replica_learns_nothing():
@@ -109,18 +112,12 @@ def test_lost_entries_make_the_replica_start_over(serve, tmp_path):
         learn_adult(client, first, first + 10)
     lose_last_entry(sqlite3.connect(path))
     # When it learns again, not while it is rebuilt: who follows may have seen the loss before
-    deadline = time.monotonic() + 10
-    while (
-        answered := learn_adult(client, 60, 65)
-    ).status_code == 503 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    answer = answered.json()
+    answer = until_answered(lambda: learn_adult(client, 60, 65)).json()
     # Then the lost span is gone from its state too, and that is counted
     assert answer["seq"] == 35 and answer["learned"] == 5
     fresh = loaded(f"sqlite:///{path}")
     assert fresh.learner.samples == 35
-    while client.get("/models/m").status_code == 503:
-        assert time.monotonic() < deadline
+    until_answered(lambda: client.get("/models/m"))
     assert bits(replica_of(client)) == bits(fresh)
     assert 'dualstream_forks_total{model="m"} 1.0' in client.get("/metrics").text
 
@@ -130,10 +127,7 @@ def test_snapshot_and_replay_have_the_same_bits(serve, store):
     client.put("/models/m", json=ADULT)
     for first in range(0, 570, 30):
         learn_adult(client, first, first + 30)
-    deadline = time.monotonic() + 10
-    while client.app._registry.find("m").snapshots.is_writing:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until_written(client)
     live = bits(replica_of(client))
 
     async def both() -> tuple[Replica, Replica, int]:
@@ -158,7 +152,7 @@ def test_snapshot_of_another_identity_is_not_used(serve, store, monkeypatch):
     client = serve(store=store, snapshot_every=10, keep_records=1000)
     client.put("/models/m", json=ADULT)
     learn_adult(client, 0, 25)
-    time.sleep(0.3)
+    until_written(client)
     expected = bits(replica_of(client))
     monkeypatch.setattr("dualstream.service.replica.state.numeric_identity", lambda: "another")
     assert bits(loaded(store)) == expected
@@ -193,8 +187,9 @@ def test_store_of_another_identity_is_adopted(serve, store, monkeypatch):
         client.put("/models/m", json=ADULT)
         client.put("/models/empty", json=ADULT)
         learn_adult(client, 0, 12, **{"idempotency-key": "k"})
+        until_written(client)
         learn_adult(client, 12, 27)
-        time.sleep(0.3)
+        until_written(client)
         learn_adult(client, 27, 28)
         expected = bits(replica_of(client))
     # When one worker adopts it
@@ -256,10 +251,7 @@ def test_control_record_of_a_later_version_stops_that_model_alone(serve, store, 
     listed = late.get("/models").json()["models"]
     assert [("unreadable" in view) for view in listed] == [True, False]
     # A process that loaded it before stops in front of it as well, once it notices.
-    deadline = time.monotonic() + 10
-    while client.get("/models/m").status_code == 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.get("/models/m").status_code != 200)
     assert client.get("/readyz?verbose").json()["unreadable"].keys() == {"m"}
     # Created again, it is served here at once and there at the next attempt.
     assert late.delete("/models/m").status_code == 204
@@ -306,7 +298,10 @@ def test_group_borders_leave_no_trace(store, pieces, read_bytes, monkeypatch):
     }
 
 
-def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, monkeypatch):
+@pytest.mark.parametrize("finder", ["append", "refresh"])
+def test_rebuilding_that_the_store_interrupts_is_made_up_for(
+    serve, no_follower, tmp_path, monkeypatch, finder
+):
     import sqlite3
 
     # Given a server whose store has lost an entry, and goes away while the replica is rebuilt
@@ -320,14 +315,20 @@ def test_rebuilding_that_the_store_interrupts_is_made_up_for(serve, tmp_path, mo
     async def refuse(*_):
         raise JournalUnavailable("planted")
 
+    async def suspected(model: Model) -> None:
+        model.committer.suspect()
+        await model.refresh()
+
     with monkeypatch.context() as away:
         away.setattr(client.app._registry.journal, "read", refuse)
         away.setattr(client.app._registry.journal, "base", refuse)
-        # Appended or not, by who finds the loss first: itself, or what follows the journal
+        if finder == "refresh":
+            with pytest.raises(JournalUnavailable, match="planted"):
+                client.portal.call(suspected, client.app._registry.find("m"))
         assert learn_adult(client, 60, 65).json()["error"].startswith("planted")
     # When the store is back, the model is served again, from the journal
     seq = client.get("/models/m").json()["seq"]
-    assert seq in (20, 25)  # who follows may see the fork first, and then nothing is appended
+    assert seq == (25 if finder == "append" else 20)
     assert learn_adult(client, 65, 70).json()["seq"] == seq + 5
     assert bits(replica_of(client)) == bits(loaded(f"sqlite:///{path}"))
 
