@@ -15,6 +15,7 @@ from dualstream.client.calls import ARROW
 from dualstream.client.errors import BadInput
 from dualstream.client.rows import Body
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
+from dualstream.wire.plural import plural
 from dualstream.wire.schemas import PredictedMany, join_fields
 
 # Leaves room for the schema, so that the server need not split a body.
@@ -174,8 +175,9 @@ class TableBodies:
             self._rest.append(batch.slice(skipped))
             self.row += skipped
         if self.row < self._start:
+            rows = plural(self.row, "row")
             raise BadInput(
-                f"{self._name} has {self.row:,} rows, but its source is at row {self._start:,};"
+                f"{self._name} has {rows}, but its source is at row {self._start:,};"
                 " give the same table, with more rows if it has grown, or another source"
             )
 

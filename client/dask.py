@@ -24,6 +24,7 @@ from dualstream.client.errors import BadInput, Refused
 from dualstream.client.rows import has_stream
 from dualstream.wire.changes import SourceCursor
 from dualstream.wire.dask import cluster_of, partitions_of
+from dualstream.wire.plural import plural
 from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
 
@@ -199,7 +200,7 @@ def _groups(table: Any, by: str, lane: int, lanes: int) -> Iterator[tuple[str, A
     ):
         raise BadInput(f"ids of models are texts or whole numbers; the column {by!r} has {kind}")
     if column.null_count:
-        raise BadInput(f"{column.null_count} rows have no {by!r}, which names their model")
+        raise BadInput(f"{plural(column.null_count, 'row')} without {by!r}, which names the model")
     coded = column.cast(pa.large_string()).combine_chunks().dictionary_encode()
     codes, names = np.asarray(coded.indices), coded.dictionary.to_pylist()
     if (wrong := next((one for one in names if not MODEL_ID.fullmatch(one)), None)) is not None:

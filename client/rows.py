@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeGuard
 from dualstream.client.calls import NDJSON
 from dualstream.client.errors import BadInput
 from dualstream.client.row_values import holds_times, listed, name_of, sample_line
+from dualstream.wire.plural import plural
 
 Sample = Mapping[str, Any]
 ROWS_PER_REQUEST = 1000
@@ -50,7 +51,7 @@ def samples_of(
         for name, values in zip(columns, iterators, strict=True):
             value = next(values, _END)
             if value is _END:
-                raise BadInput(f"{name!r} has {number} values, but there are more rows")
+                raise BadInput(f"{name!r} has {plural(number, 'value')}, but there are more rows")
             if value is not None or name == "y":
                 sample[name] = value
         yield sample
@@ -193,7 +194,8 @@ def _of_csr(rows: Any, names: Sequence[str] | None) -> Iterator[dict[str, Any]]:
         rows.sum_duplicates()
     called = names if names is not None else range(1, rows.shape[1] + 1)
     if len(called) != rows.shape[1]:
-        raise BadInput(f"the matrix has {rows.shape[1]} columns, but there are {len(called)} names")
+        width = plural(rows.shape[1], "column")
+        raise BadInput(f"the matrix has {width} and {plural(len(called), 'name')}")
     for row in range(rows.shape[0]):
         here = slice(rows.indptr[row], rows.indptr[row + 1])
         indices, values = rows.indices[here].tolist(), rows.data[here].tolist()
@@ -204,7 +206,7 @@ def _named(values: list[Any], names: Sequence[str] | None) -> Any:
     if names is None:
         return values
     if len(names) != len(values):
-        raise BadInput(f"a row has {len(values)} values, but there are {len(names)} names")
+        raise BadInput(f"a row has {plural(len(values), 'value')} and {plural(len(names), 'name')}")
     return dict(zip(names, values, strict=True))
 
 

@@ -26,6 +26,7 @@ from dualstream.client.resumable_files import Piece, RowFile, is_cursor, read_ah
 from dualstream.client.row_values import sample_line
 from dualstream.wire.changes import SourceList
 from dualstream.wire.chunking.chunks import CHUNK_BYTES
+from dualstream.wire.plural import plural
 from dualstream.wire.schemas import Learned, LearnedStream, SourceNext
 from dualstream.wire.sources import HEADER, Offset, Source, check_name
 from dualstream.wire.totals import Totals
@@ -150,7 +151,9 @@ class RowMethods(Methods):
         if count == empty and cursor is None:
             raise NoRows(f"{file.name}: the file has no rows")
         if count < skip:
-            raise BadInput(f"{file.name}: cannot skip {skip} chunks; the file has {count}")
+            raise BadInput(
+                f"{file.name}: cannot skip {plural(skip, 'chunk')}; the file has {count}"
+            )
         return totals.result(to.model)
 
     def _cursor(self, model: str, source: str) -> Steps[str | None]:

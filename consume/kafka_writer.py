@@ -8,6 +8,7 @@ from dualstream.client import BadInput
 from dualstream.consume.dead_letters import DeadLetter
 from dualstream.consume.kafka import ANSWER_S, client_settings, error_text
 from dualstream.consume.reader import ReaderError, Record
+from dualstream.wire.plural import plural
 
 DELIVERY_S = 30
 _MAX_BYTES = 100_000_000
@@ -48,7 +49,7 @@ class KafkaWriter:
         left = self._producer.flush(DELIVERY_S + 5)
         wrong = [error for _, error in failed if error.code() not in _TOO_LARGE]
         if wrong or left:
-            why = wrong[0].str() if wrong else f"{left} messages are not acknowledged"
+            why = wrong[0].str() if wrong else f"{plural(left, 'message')} not acknowledged"
             raise OSError(f"cannot write to the topic {self._topic!r}: {why}")
         return sorted(index for index, _ in failed)
 

@@ -19,6 +19,7 @@ from dualstream.consume.dead_letters import DeadLetter, DeadLetters, LoggedLette
 from dualstream.consume.reader import Bounds, Message, Reader, ReaderError, lost_cursor
 from dualstream.consume.rows import BadMessage, RowLines
 from dualstream.consume.server import ELSEWHERE, TOO_LARGE, Server
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import MAX_ERRORS
 
 T = TypeVar("T")
@@ -283,7 +284,7 @@ class Consumer:
         if reason is not None:
             cursor, count = self._reader.cursor(batch.start), len(rows) or len(batch.bad)
             raise ReaderError(
-                f"{batch.source}: the first {count:,} messages are all refused: {reason}; to make"
+                f"{batch.source}: refused the first {plural(count, 'message')}: {reason}; to make"
                 f" them dead letters, set the cursor to {cursor}"
             )
         self._is_proven = True
@@ -339,7 +340,7 @@ class Consumer:
         if not outcome.refused:
             return
         if outcome.refused > len(letters):
-            self._log(f"{source}: {outcome.refused - len(letters)} more rows were refused")
+            self._log(f"{source}: {plural(outcome.refused - len(letters), 'more row')} refused")
         try:
             self._retry(lambda: self._dead.write(letters), lambda: self._is_stopping)
         except Changed:

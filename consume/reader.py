@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from dualstream.client import BadInput
+from dualstream.wire.plural import plural
 from dualstream.wire.sources import check_name
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -60,7 +61,7 @@ class Bounds(NamedTuple):
 
 def lost_cursor(cursor: int | str | None, bounds: Bounds) -> str:
     """What is read again if the server no longer has the cursor."""
-    gone = f"; up to {bounds.gone:,} messages before it are gone" * bool(bounds.gone)
+    gone = f"; up to {plural(bounds.gone, 'message')} gone before it" * bool(bounds.gone)
     return (
         f"the server no longer has the cursor, which was {cursor}; continues at the first"
         f" message{gone}"

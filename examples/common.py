@@ -19,6 +19,7 @@ from rich.console import Console
 from dualstream.client import BadInput, Client, PredictedMany
 from dualstream.service.cli.connection import ending, naming, on_retry, with_scheme
 from dualstream.service.cli.demo.server_process import ServerProcess
+from dualstream.wire.plural import plural
 from examples.pictures import SUFFIXES, Chart, draw, load_pyplot
 
 Row = dict[str, Any]
@@ -133,7 +134,7 @@ def taken(
     else:
         rows = list(make(options.made if options.rows is None else options.rows, options.seed))
     if len(rows) < MIN_ROWS:
-        raise BadInput(f"{len(rows)} rows are too few; use at least {MIN_ROWS}")
+        raise BadInput(f"{plural(len(rows), 'row')} read; use at least {MIN_ROWS}")
     if options.write is not None:
         with naming(options.write):
             _write(options.write, rows)

@@ -50,6 +50,7 @@ from dualstream.service.replica.row_sums import (
     where_not,
 )
 from dualstream.solvers import Batch
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany
 
@@ -245,8 +246,7 @@ class _LabelRequest:
             status, slug = 404, "unknown-sample"
         elif len(labelled.expired) == len(errors):
             status, slug = 410, "expired-sample"
-        rows = "label" if len(errors) == 1 else "labels"
-        detail = f"{len(errors)} {rows} refused; the first: {errors[0].reason}"
+        detail = f"{plural(len(errors), 'label')} refused; the first: {errors[0].reason}"
         raise Problem(status, slug, detail, errors, rejected=len(errors))
 
     def _mistakes(self, labelled: Labelled) -> int | None:

@@ -31,6 +31,7 @@ from dualstream.solvers import Batch
 from dualstream.solvers.protocols.learner import predict_waiting
 from dualstream.solvers.protocols.served_form import classes_of
 from dualstream.solvers.rows.class_names import MAX_CLASSES, class_label
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import MAX_ERRORS, Problem, RowError, quoted
 from dualstream.wire.schemas import Duplicate, Learned, Predicted, PredictedMany, TopClass
 
@@ -226,7 +227,9 @@ class RowsRefused(Problem):
         if errors:
             first = errors[0]
             line = f" (line {first.line})" if first.line is not None else ""
-            detail = f"{rejected} of {count} rows refused; the first{line}: {first.reason}"
+            detail = (
+                f"{rejected} of {plural(count, 'row')} refused; the first{line}: {first.reason}"
+            )
         super().__init__(422, "invalid-rows", detail, errors, rejected=rejected)
         self.rejected = rejected
 

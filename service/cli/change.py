@@ -10,6 +10,7 @@ from dualstream.client import BadInput, Client
 from dualstream.service.cli.common import JSON, REFUSED, Table, number_of, report, say, say_error
 from dualstream.service.cli.connection import Model, command
 from dualstream.wire.changes import Refit
+from dualstream.wire.plural import plural
 
 ASK_EVERY_S = 0.5
 
@@ -100,8 +101,8 @@ def labels(
         dualstream labels clicks a7=1 a8=0
     """
     learned = client.learn_labels(model, dict(map(_label_of, pairs)), revise=revise)
-    line = f"{model}: {learned.count:,} labels accepted, {learned.learned or 0:,} rows learned"
-    report(as_json, learned, line)
+    line = f"{model}: {plural(learned.count, 'label')} accepted"
+    report(as_json, learned, f"{line}, {plural(learned.learned or 0, 'row')} learned")
 
 
 def _label_of(pair: str) -> tuple[str, Any]:
@@ -188,5 +189,5 @@ def resume(
         dualstream resume clicks --rows drop
     """
     done = client.resume(model, rows=rows)
-    line = f"{model}: learns again since seq {done.seq:,}; {done.learned or 0:,} rows learned"
-    report(as_json, done, line)
+    rows = plural(done.learned or 0, "row")
+    report(as_json, done, f"{model}: learns again since seq {done.seq:,}; {rows} learned")

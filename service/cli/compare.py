@@ -21,6 +21,7 @@ from dualstream.service.cli.common import INTERRUPTED, JSON, Table, errors, note
 from dualstream.service.cli.connection import ending, naming
 from dualstream.service.cli.rows import Bar, Format, row_files
 from dualstream.service.cli.settings_flags import flag, read_settings
+from dualstream.wire.plural import plural
 
 LONG_S = 600.0
 """A longer run is announced."""
@@ -288,7 +289,9 @@ class _Display:
     def on_read(self, count: int, rows: int) -> None:
         """Show the bytes and rows that are read."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=count, description=f"reading {rows:,} rows")
+            self._bar.update(
+                self._task, completed=count, description=f"reading {plural(rows, 'row')}"
+            )
 
     def announce(self, run: Any) -> None:
         """Say before a long run how long it takes."""
@@ -308,7 +311,7 @@ class _Display:
         """Show the rows that are done and the losses so far."""
         if self._bar is None:
             return
-        shown = f"{rows:,} rows"
+        shown = plural(rows, "row")
         if run.compare_from is not None:
             is_number = run.task == "regression"
             form, what = ("{:.4g}", "MAE") if is_number else ("{:.2%}", "errors")

@@ -18,6 +18,7 @@ from dualstream.service.cli.common import JSON, SOME_REFUSED, WRONG, fail, repor
 from dualstream.service.cli.connection import URL, ApiKey, Url, complete_model, connected
 from dualstream.service.cli.models import read_spec
 from dualstream.service.server.stop_signals import handle_stop_signals
+from dualstream.wire.plural import plural
 
 STOP_S = 10.0
 """Seconds after a signal for the answers of the server. Kubernetes kills after 30 s."""
@@ -252,4 +253,6 @@ def _summary(source: str, counters: Counters, done: str) -> str:
     refused = f", {counters.refused:,} refused" * bool(counters.refused)
     paused = f", {counters.paused:,} in quarantine" * bool(counters.paused)
     scored = f", {counters.predicted:,} scored" * bool(counters.predicted)
-    return f"{source}: {counters.learned:,} rows {done}{scored}{duplicates}{refused}{paused}"
+    return (
+        f"{source}: {plural(counters.learned, 'row')} {done}{scored}{duplicates}{refused}{paused}"
+    )

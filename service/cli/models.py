@@ -12,6 +12,7 @@ import typer
 from dualstream.client import BadInput, Client, Refused
 from dualstream.service.cli.common import JSON, REFUSED, Table, fail, report
 from dualstream.service.cli.connection import Model, command, complete_model, naming
+from dualstream.wire.plural import plural
 from dualstream.wire.responses import Column, Model as ModelAnswer
 
 SUFFIXES = {
@@ -117,7 +118,7 @@ def certificate(
         shown = "too large" if value is None else f"{value:.6g}"
         lines.append(f"{name.replace('_', ' '):<13} {shown}")
     kind = "an estimate" if answer.estimate else "exact"
-    lines.append(f"{kind}, on {answer.rows:,} retained rows, seq {answer.seq:,}")
+    lines.append(f"{kind}, on {plural(answer.rows, 'retained row')}, seq {answer.seq:,}")
     report(as_json, answer, *lines)
 
 
@@ -159,7 +160,7 @@ def column_cells(one: Column) -> list[str]:
     else:
         what = ", ".join(f"{value.value} ({value.count:,})" for value in one.top[:3])
     if one.others:
-        what += f", {one.others:,} texts"
+        what += f", {plural(one.others, 'text')}"
     last = f"{one.last:.4g}" if isinstance(one.last, float | int) else one.last or ""
     psi = "" if one.psi is None else f"{one.psi:.3f}"
     counts = f"{one.count:,}", missing, what, last, f"{one.refused:,}", psi

@@ -31,6 +31,7 @@ from dualstream.client.resumable_files import STANDARD_INPUT, is_pipe
 from dualstream.client.stores import files_of_folder, is_url, source_of, stored_files
 from dualstream.service.cli.common import JSON, SOME_REFUSED, print_json, say, say_error
 from dualstream.service.cli.connection import PATIENCE_S, Model, command, show_errors
+from dualstream.wire.plural import plural
 from dualstream.wire.schemas import PredictedMany
 from dualstream.wire.text_values import BadValue, value_of
 
@@ -165,7 +166,7 @@ def _send_file(action: _Action, model: str, file: RowFile, skip: int, shows: boo
         except (ClientError, KeyboardInterrupt):
             if sent > skip:
                 how = _how_to_resume(file, sent)
-                say_error(f"{file.name}: {sent} chunks are {action.done}; {how}")
+                say_error(f"{file.name}: {plural(sent, 'chunk')} {action.done}; {how}")
             raise
 
 
@@ -188,10 +189,10 @@ def _line(action: _Action, file: RowFile, result: LearnedStream) -> str:
             return f"{file.name}: nothing new, all rows were {done} before"
         return f"{file.name}: nothing sent; all chunks were skipped"
     if result.duplicate:
-        return f"{file.name}: nothing new, all {result.chunks} chunks were {done} before"
+        return f"{file.name}: nothing new, {plural(result.chunks, 'chunk')} {done} before"
     is_count = result.learned is None or done == "observed"
-    rows = f"{result.count if is_count else result.learned:,} rows {done}"
-    before = f", {result.duplicate_chunks} of {result.chunks} chunks before" * bool(
+    rows = f"{plural((result.count if is_count else result.learned) or 0, 'row')} {done}"
+    before = f", {result.duplicate_chunks} of {plural(result.chunks, 'chunk')} before" * bool(
         result.duplicate_chunks
     )
     duplicates = f", {result.duplicate_rows:,} known by their ids" * bool(result.duplicate_rows)

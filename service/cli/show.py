@@ -9,6 +9,7 @@ import typer
 from dualstream.client import Client
 from dualstream.service.cli.common import JSON, REFUSED, Table, number_of, report
 from dualstream.service.cli.connection import Model, command
+from dualstream.wire.plural import plural
 from dualstream.wire.printable import printable_json
 from dualstream.wire.responses import Segment, SegmentMetrics
 
@@ -37,7 +38,7 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:
     yield f"identity    {answer['identity']}"
     lag = answer["lag"]
     if lag["records"]:
-        yield f"lag         {lag['records']:,} records, {lag['seconds']:.1f} s"
+        yield f"lag         {plural(lag['records'], 'record')}, {lag['seconds']:.1f} s"
     for model, reason in answer["unreadable"].items():
         yield f"unreadable  {model}: {reason}"
 
@@ -61,7 +62,7 @@ def show(client: Client, model: Model, as_json: JSON = False) -> None:
     losses = {kind: value for kind, value in baselines.items() if value is not None}
     if rolling["rows"] and losses:
         best = min(losses, key=lambda kind: losses[kind])
-        what = f"last {rolling['rows']:,} rows: {number_of(rolling[name])}"
+        what = f"last {plural(rolling['rows'], 'row')}: {number_of(rolling[name])}"
         lines.append(f"{name:<11} {what}, best baseline {number_of(losses[best])} ({best})")
     spec = printable_json(msgspec.json.format(msgspec.json.encode(info.spec), indent=2).decode())
     document = {**msgspec.to_builtins(info), "metrics": metrics}
@@ -105,7 +106,12 @@ def metrics(
     names = dict.fromkeys(name for one in flat.values() for name in one)
     for name in names:
         table.add_row(name, *(number_of(flat[kind].get(name)) for kind in kinds))
-    report(as_json, answer, f"{model}: {answer['samples']:,} samples, seq {answer['seq']:,}", table)
+    report(
+        as_json,
+        answer,
+        f"{model}: {plural(answer['samples'], 'sample')}, seq {answer['seq']:,}",
+        table,
+    )
 
 
 def _show_segments(answer: SegmentMetrics, as_json: bool) -> None:
@@ -183,7 +189,9 @@ def weights(
     for one in answer.weights:
         label = [str(one.label)] if has_labels else []
         table.add_row(one.name or str(one.index), *label, f"{one.weight:.6g}")
-    line = f"{answer.nonzeros:,} of {answer.dim:,} weights are not 0; intercept {answer.intercept}"
+    line = (
+        f"{answer.nonzeros:,} of {plural(answer.dim, 'weight')} not 0; intercept {answer.intercept}"
+    )
     report(as_json, answer, table, line)
 
 

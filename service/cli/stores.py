@@ -15,6 +15,7 @@ from dualstream.service.cli.commands import app
 from dualstream.service.cli.common import JSON, fail, note, print_json, say
 from dualstream.service.cli.settings_flags import flag, read_settings
 from dualstream.service.journal.protocol import JournalError
+from dualstream.wire.plural import plural
 
 STORE = flag("store")
 MAX_SEGMENTS = 5
@@ -164,11 +165,14 @@ def replay_model(
     if changes and result.from_seq > 1:
         say(f"the journal starts at seq {result.from_seq}; earlier rows are not learned")
     if result.left_out_rollbacks:
-        say(f"{result.left_out_rollbacks} rollbacks are skipped: they name states of another spec")
+        skipped = plural(result.left_out_rollbacks, "rollback")
+        say(f"{skipped} skipped, to states of another spec")
     if result.left_out_refits:
-        say(f"{result.left_out_refits} refits are skipped: they solve the problem of another spec")
+        skipped = plural(result.left_out_refits, "refit")
+        say(f"{skipped} skipped, of the problem of another spec")
     if result.left_out_pauses:
-        say(f"{result.left_out_pauses} controls of pauses are skipped; all rows are learned")
+        skipped = plural(result.left_out_pauses, "control")
+        say(f"{skipped} of pauses skipped; all rows are learned")
     say(f"samples {result.samples}, rejected {result.rejected}, state {result.state_digest}")
     for name, figures in result.metrics.items():
         if name not in ("rows", "drift"):

@@ -22,6 +22,7 @@ from dualstream.solvers.rows import hashing
 from dualstream.solvers.rows.text import csv
 from dualstream.solvers.rows.text.tokens import LONGEST_NAME
 from dualstream.wire.chunking.csv_records import delimiter_of, doubt_of_delimiter, quoted_end
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import Problem, quoted
 
 
@@ -117,7 +118,9 @@ class RecordReader(Reader):
         """The fields of a record. Raises BadRow."""
         fields, names = _fields(self.body[start:end], self.delimiter), self.columns.names
         if len(fields) != len(names):
-            raise BadRow("", f"the record has {len(fields)} fields; the header has {len(names)}")
+            raise BadRow(
+                "", f"the record has {plural(len(fields), 'field')}; the header has {len(names)}"
+            )
         if self.decimal != ".":
             fields = list(map(self._with_point, names, fields))
         return fields

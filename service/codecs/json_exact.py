@@ -25,6 +25,7 @@ from dualstream.service.codecs.row_schema import (
 from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
 from dualstream.wire.chunking.chunks import check_is_plain
 from dualstream.wire.json_faults import json_fault
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import Problem
 
 # Integers are kept as such: beyond 2^53 they are refused, floats are not.
@@ -215,7 +216,7 @@ def _column(
     if column is UNSET:
         return default
     if len(column) != rows:
-        reason = f"x has {rows} rows but {name} has {len(column)}; send one value per row"
+        reason = f"x has {plural(rows, 'row')} but {name} has {len(column)}; send one value per row"
         raise Problem(422, "invalid-body", reason)
     return list(column)
 

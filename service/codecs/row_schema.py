@@ -21,6 +21,7 @@ from dualstream.solvers.rows.columns.spec import age_features
 from dualstream.solvers.rows.hashing import NameIndices, hash_names, sorted_row
 from dualstream.solvers.rows.text.index_table import IndexTable
 from dualstream.solvers.rows.text.tokens import MAX_ROW_NAMES
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import beginning, quoted
 from dualstream.wire.text_values import EXACT, TOO_LONG, nfc
 
@@ -434,7 +435,9 @@ class RowSchema:
 
     def _dense(self, x: Sequence[float]) -> list[tuple[int, float]]:
         if len(x) != self.dim:
-            raise BadRow("/x", f"the row has {len(x)} numbers; the model needs {self.dim}")
+            raise BadRow(
+                "/x", f"the row has {plural(len(x), 'number')}; the model needs {self.dim}"
+            )
         try:
             return [(index, float(value)) for index, value in enumerate(x) if value]
         except OverflowError:  # an integer that no float holds

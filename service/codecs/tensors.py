@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dualstream.service.codecs.json_exact import check_all_names
 from dualstream.service.codecs.row_schema import BadRow
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import Problem, quoted
 
 HEADER = "Inference-Header-Content-Length"
@@ -109,12 +110,13 @@ def read_inference(body: bytes, header: str | None) -> Inference:
         if header is None:
             raise bad_tensor(f"{where} has binary data; send the length of the JSON as {HEADER}")
         if type(size) is not int or not 0 <= size <= len(body) - at:
-            detail = f"{where} has binary_data_size {size!r}, but {len(body) - at} bytes are left"
+            detail = f"{where} has binary_data_size {size!r}; {plural(len(body) - at, 'byte')} left"
             raise bad_tensor(detail)
         tensor.data = _from_bytes(tensor, body[at : at + size], where)
         at += size
     if at != len(body):
-        raise bad_tensor(f"{len(body) - at} bytes follow the last tensor; check binary_data_size")
+        left = plural(len(body) - at, "byte")
+        raise bad_tensor(f"{left} after the last tensor; check binary_data_size")
     return requested
 
 
@@ -180,8 +182,8 @@ def _from_bytes(tensor: Tensor, raw: bytes, where: str) -> list[Any]:
     dtype = np.dtype(_DTYPES[tensor.datatype])
     if len(raw) != count * dtype.itemsize:
         raise bad_tensor(
-            f"{where} has {len(raw)} bytes of data; {count} values of {tensor.datatype} have "
-            f"{count * dtype.itemsize}"
+            f"{where} has {plural(len(raw), 'byte')} of data, not {count * dtype.itemsize}:"
+            f" {plural(count, 'value')} of {tensor.datatype}"
         )
     values = np.frombuffer(raw, dtype)
     if tensor.datatype == _BOOL:
@@ -212,7 +214,9 @@ def _strings(raw: bytes, count: int, where: str) -> list[Any]:
             raise bad_tensor(f"{where}: value {len(strings)} is not UTF-8") from None
         at = end
     if len(strings) != count:
-        raise bad_tensor(f"{where} has {len(strings)} values of BYTES, its shape has {count}")
+        raise bad_tensor(
+            f"{where} has {plural(len(strings), 'value')} of BYTES, its shape has {count}"
+        )
     return strings
 
 

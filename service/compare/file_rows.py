@@ -20,6 +20,7 @@ from dualstream.service.features.infer.sampled_values import seen_in
 from dualstream.solvers import Batch, InvalidSpec, resolve_spec
 from dualstream.solvers.jit import Floats, Ints
 from dualstream.wire.chunking.chunks import MARK, check_is_plain
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import Problem, RowError
 from dualstream.wire.text_values import nfc
 
@@ -303,8 +304,7 @@ def check_rows(name: str, read: FileRows, resolved: Mapping[str, Any]) -> None:
         why = f": {read.reasons[0]}" if read.reasons else ""
         raise BadInput(f"{name} has no rows that can be compared{why}")
     if len(rows) < MIN_ROWS:
-        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-        raise BadInput(f"{name} has {count}; a comparison needs {MIN_ROWS}")
+        raise BadInput(f"{name} has {plural(len(rows), 'row')}; a comparison needs {MIN_ROWS}")
     labels = rows.labels(0, len(rows))
     if labels.min() == labels.max():
         what = "number" if resolved["task"] == "regression" else "class"

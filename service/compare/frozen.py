@@ -24,6 +24,7 @@ from dualstream.service.features.infer.sample import Sample
 from dualstream.service.features.infer.sampled_values import Seen, seen_in
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.jit import Floats
+from dualstream.wire.plural import plural
 
 _MAX_NAMED = 50
 _LIGHTGBM = b"tree\n"
@@ -172,9 +173,10 @@ def _onnx(
     is_matrix = len(inputs) == 1 and inputs[0].name not in seen and inputs[0].type in _NUMBERS
     if is_matrix:
         if isinstance(width, int) and width != len(numeric):
+            has = plural(len(numeric), "numeric column")
             raise BadInput(
-                f"--frozen {path}: its input {inputs[0].name!r} wants {width} numbers; the file has"
-                f" {len(numeric)} numeric columns: {_listed(numeric)}"
+                f"--frozen {path}: its input {inputs[0].name!r} wants {plural(width, 'number')};"
+                f" the file has {has}: {_listed(numeric)}"
             )
         chosen, texts = numeric, [False] * len(numeric)
     else:

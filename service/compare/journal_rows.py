@@ -22,6 +22,7 @@ from dualstream.solvers import Batch, resolve_spec
 from dualstream.solvers.jit import Flags
 from dualstream.solvers.rows import intercept
 from dualstream.solvers.rows.columns.inputs import inputs_of
+from dualstream.wire.plural import plural
 
 _WHY_LEFT_OUT = {
     "observed": "have no label",
@@ -60,7 +61,7 @@ async def _read(store: str, model: str, on_read: OnRead | None) -> FileRows:
         await journal.close()
     read = FileRows(spec, rows, None, why_no_table="a journal has encoded rows")
     check_rows(f"the journal of {model!r}", read, resolved)
-    count = f"{len(rows):,} labelled rows, of records {first:,} to {record.seq:,}"
+    count = f"{plural(len(rows), 'labelled row')}, of records {first:,} to {record.seq:,}"
     read.notes.append(f"the journal of {model!r} has {count}; peers get them as they are encoded")
     if first > 1:
         advice = "a server keeps more with KEEP_RECORDS"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualstream.client import BadInput
+from dualstream.wire.plural import plural
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
@@ -26,7 +27,7 @@ class Span:
         return self.rows > 0 or bool(self.seconds)
 
     def __str__(self) -> str:
-        return f"{self.rows:,} rows" if self.seconds is None else self.text
+        return plural(self.rows, "row") if self.seconds is None else self.text
 
 
 def span_of(option: str, text: str) -> Span:

@@ -10,6 +10,7 @@ import numpy as np
 from dualstream.service.compare.figures import CLIP
 from dualstream.service.compare.line_chart import Line, line_chart
 from dualstream.service.compare.tables import figures_table, parts_table
+from dualstream.wire.plural import plural
 
 _STATIC = Path(__file__).parent.parent / "static"
 _COARSE = 5
@@ -168,7 +169,7 @@ def _about(result: Mapping[str, Any]) -> str:
             f"retrained {run['retrained']} on the newest {run['window']},"
             f" threads: {run['threads']}",
         ),
-        ("peers get", f"{run['peers_get']} with {run['columns']:,} columns"),
+        ("peers get", f"{run['peers_get']} with {plural(run['columns'], 'column')}"),
         ("labels", "at once" if run["delay"] == "0 rows" else f"{run['delay']} late, for everyone"),
         ("intervals", f"{100 * run['level']:g} % at all rows at once, each by itself{clipped}"),
         ("time", f"{run['seconds']:,.0f} s; figures of time are CPU time"),

@@ -12,6 +12,7 @@ from dualstream.service.compare.frozen import Frozen, ranks_in_reverse
 from dualstream.service.compare.options import Options
 from dualstream.service.compare.peers import Peer
 from dualstream.service.compare.run import Run
+from dualstream.wire.plural import plural
 
 PARTS = 10
 """Parts of the rows, for who is ahead when."""
@@ -79,8 +80,7 @@ def about_large_errors(contestants: Sequence[Mapping[str, Any]]) -> list[str]:
 def _refusals(read: FileRows) -> list[str]:
     if not read.refused:
         return []
-    count = f"{read.refused:,} rows are" if read.refused > 1 else "1 row is"
-    return [f"{count} refused, such as: {read.reasons[0]}"]
+    return [f"{plural(read.refused, 'row')} refused, such as: {read.reasons[0]}"]
 
 
 def _contestant(run: Run, one: Contestant, level: float) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _about_run(run: Run, read: FileRows, options: Options) -> dict[str, Any]:
     every = options.retrain_every
     schedule = run.schedule
     return {
-        "retrained": f"every {every}" if every else f"{len(schedule.retrainings)} times",
+        "retrained": f"every {every}" if every else plural(len(schedule.retrainings), "time"),
         "retrainings": [row + 1 for row in schedule.retrainings],
         "window": str(options.window),
         "delay": str(options.delay),
@@ -167,7 +167,7 @@ def conclusion(one: Mapping[str, Any], run: Run, options: Options) -> str | None
     if high < 0.0:
         low, high = -high, -low
     percent = f"{100.0 * options.level:g} %"
-    unit, rows = _unit(run.task), f"on {gain['rows']:,} rows"
+    unit, rows = _unit(run.task), f"on {plural(gain['rows'], 'row')}"
     bounds = f"({percent}: {_number(low)} to {_number(high)})"
     amount = f"by {_number(abs(gain['percent']))} {unit} {bounds} {rows}"
     article = "the " if one["kind"] == "baseline" else ""
@@ -191,7 +191,7 @@ def _how(one: Mapping[str, Any], run: Run, options: Options) -> str:
         return ""
     if options.retrain_every is not None:
         return f" retrained every {options.retrain_every}"
-    return f" retrained {one['trainings']} times"
+    return f" retrained {plural(one['trainings'], 'time')}"
 
 
 def _advice(one: Mapping[str, Any], run: Run) -> str:

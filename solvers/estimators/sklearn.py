@@ -30,6 +30,7 @@ from dualstream.solvers.nonlinear import NONLINEAR
 from dualstream.solvers.protocols.member_learner import MemberView, member_learner
 from dualstream.solvers.rows.batch import Batch
 from dualstream.solvers.spec.validate import resolve_spec
+from dualstream.wire.plural import plural
 
 __all__ = [
     "DualstreamClassifier",
@@ -128,7 +129,7 @@ class _Estimator(BaseEstimator):
             self.model_.learn(batch.take(random.permutation(len(batch))) if is_shuffled else batch)
         if self.model_.rejected:
             warnings.warn(
-                f"{self.model_.rejected} rows were left out, as their step would not be finite",
+                f"{plural(self.model_.rejected, 'row')} left out, as the step would not be finite",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -533,7 +533,7 @@ def test_a_paused_model_says_so_and_learns_on(page: Page, server: httpx.Client, 
     notice = page.get_by_role("alert").filter(has_text="Learning is paused")
     expect(notice).to_be_hidden()
     learn(server, model, samples(200, flip=True))
-    expect(notice).to_contain_text("records are in quarantine")
+    expect(notice).to_contain_text("in quarantine: ")
     expect(pill(page, "learning paused")).to_be_visible()
     marker = card(page, "Error rate").get_by_role("button", name=re.compile("^Guard: the loss was"))
     expect(marker.first).to_be_visible()

@@ -194,7 +194,7 @@ def test_what_cannot_be_learned_is_named(cluster, server):
     frame = pd.DataFrame({"y": [1, 0], "shop": ["a", None], "price": [1.5, 2.0]})
     data = dd.from_pandas(frame, npartitions=1)
     options = {"source": "s", "url": server.url, "client": cluster}
-    with pytest.raises(BadInput, match="partition 0: 1 rows have no 'shop', which names"):
+    with pytest.raises(BadInput, match="partition 0: 1 row without 'shop', which names"):
         learn_partitions(data, by="shop", **options)
     for wrong in ("d/e", "..", ""):
         shops = dd.from_pandas(frame.assign(shop=["first", wrong]), npartitions=1)

@@ -55,7 +55,7 @@ def test_integers_that_keep_their_digits_are_sent():
         (np.ones((2, 2)), {"names": ["a", "a"]}, "the name 'a' is repeated"),
         (np.ones((2, 2)), {"names": [b"a", "b"]}, "got bytes: b'a'"),
         (np.ones((2, 2)), {"names": [1, "1"]}, "the name '1' is repeated"),
-        (np.ones((2, 2)), {"names": ["a"]}, "2 values, but there are 1 names"),
+        (np.ones((2, 2)), {"names": ["a"]}, "2 values and 1 name"),
         (scipy.sparse.csr_array(np.ones((2, 2))), {"names": ["a", "a"]}, "'a' is repeated"),
         (DOUBLED, {}, "the column 'a' is repeated"),
         (DOUBLED, {"y": "b"}, "the column 'a' is repeated"),

@@ -115,7 +115,7 @@ def test_flat_rows_get_columns_from_key_time_and_headers(tansu, client, shared_s
     code, said, errors = consumed(
         shared_server, topic, *(flag for one in inputs for flag in ("--column", one))
     )
-    assert (code, errors) == (0, "") and "1 rows learned" in said
+    assert (code, errors) == (0, "") and "1 row learned" in said
     names = {weight.name for weight in client.weights("clicks").weights}
     assert {"site=news", "user=ann", "tenant=acme", "at.hour.sin"} <= names
 

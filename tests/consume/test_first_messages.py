@@ -41,9 +41,7 @@ def test_a_source_whose_rows_are_all_refused_changes_nothing(client, subtests):
             server = ModelServer(client, "clicks")
             reader = FakeReader(FakeLog(**{A: [bad] * 150}))
             reader.rebalance(A)
-            with pytest.raises(
-                ReaderError, match="the first 100 messages are all refused: "
-            ) as refused:
+            with pytest.raises(ReaderError, match="refused the first 100 messages: ") as refused:
                 consumer(reader, server, max_rows=200).run(until_end=True)
             assert reason in str(refused.value)
             assert client.get("clicks").seq == 0 and client.sources("clicks") == []

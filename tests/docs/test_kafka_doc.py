@@ -53,7 +53,7 @@ def test_the_commands_run_as_written(shell, tmp_path):
         "kafka/clicks/1": 1,
     }
     assert "18 rows learned" in said and "exit code 1" in said
-    assert "outcomes: 1 rows learned" in said and "tenants: 1 rows learned" in said
-    assert "payments: 1 rows observed" in said
+    assert "outcomes: 1 row learned" in said and "tenants: 1 row learned" in said
+    assert "payments: 1 row observed" in said
     assert (tombstone["source"], tombstone["offset"]) == ("kafka/broken/0", 0)
     assert "tombstone" in tombstone["reason"] and "clicked" in unlabelled["reason"]

@@ -15,6 +15,7 @@ from dualstream.service.features.infer.forms import (
 )
 from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, key_of
 from dualstream.solvers.rows.columns.values import as_boolean, as_number, as_time, words_of
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import quoted
 from dualstream.wire.text_values import EXACT, BadValue, number_of
 
@@ -144,12 +145,12 @@ def _typed(seen: Seen, kind: str, takes: Callable[[Any], bool], reason: str, **m
     if not misfits:
         return Choice(column_type, reason)
     count, rows = sum(count for _, count in misfits), len(seen.values)
-    reason += f"; {count:,} of {rows:,} values do not fit"
+    reason += f"; {count:,} of {plural(rows, 'value')} {'does' if count == 1 else 'do'} not fit"
     unsure = [(one, n) for one, n in marks if form_of(one) is not Form.MAYBE_NULL]
     if not unsure:
         return Choice(column_type, reason)
     shown = ", ".join(_short(one) for one, _ in unsure)
-    missing = f"missing in {sum(n for _, n in unsure):,} rows: {shown}"
+    missing = f"missing in {plural(sum(n for _, n in unsure), 'row')}: {shown}"
     return Choice(column_type, reason, f"column {quoted(seen.name)}: {reason}; {missing}")
 
 
@@ -291,8 +292,8 @@ def _of_texts(seen: Seen) -> Choice:
         return Choice("ignore", f"{distinct:,} distinct short texts in {rows:,} rows, like an id")
     if any(map(_has_leading_zero, texts)):
         return Choice("category", f"codes with leading zeros, {distinct:,} distinct")
-    noun = "texts" if len(texts) == distinct else "values"
-    return Choice("category", f"{distinct:,} distinct {noun}")
+    noun = "text" if len(texts) == distinct else "value"
+    return Choice("category", plural(distinct, f"distinct {noun}"))
 
 
 def _count_rows(values: list[Any]) -> bool:

@@ -13,6 +13,7 @@ from dualstream.service.features.infer.sampled_values import FEW_ROWS, Seen, cat
 from dualstream.solvers import resolve_spec
 from dualstream.solvers.rows import class_names
 from dualstream.solvers.rows.columns.values import as_number
+from dualstream.wire.plural import plural
 from dualstream.wire.text_values import nfc
 
 TASKS = ("binary", "multiclass", "regression")
@@ -89,7 +90,8 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
     labels = None
     if task == "binary":
         if not pair:
-            raise BadInput(f"the label {seen.name!r} has {distinct:,} values; a binary one has two")
+            has = plural(distinct, "value")
+            raise BadInput(f"the label {seen.name!r} has {has}; a binary one has two")
         labels = pair if isinstance(pair, list) else None
         reason = f"negative {labels[0]!r}, positive {labels[1]!r}" if labels else "true and false"
     elif task == "regression" and not seen.all_are(is_number):
@@ -101,7 +103,7 @@ def label_of_task(seen: Seen, task: str | None) -> Label:
     elif task == "multiclass" and (
         distinct > class_names.MAX_CLASSES or not seen.all_are(_is_class)
     ):
-        raise BadInput(f"the label {seen.name!r} has {distinct:,} values; they are no classes")
+        raise BadInput(f"the label {seen.name!r} has {plural(distinct, 'value')}: not classes")
     if distinct == 1:
         reason = "one value in the sample; give more rows"
     elif task == "multiclass" and seen.all_are(is_number):

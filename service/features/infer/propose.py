@@ -17,6 +17,7 @@ from dualstream.service.features.infer.sample import Sample
 from dualstream.service.features.infer.sampled_values import Seen, is_none, seen_in
 from dualstream.solvers import InvalidSpec, resolve_spec
 from dualstream.solvers.rows.columns.spec import MAX_MISSING, own_missing
+from dualstream.wire.plural import plural
 from dualstream.wire.problem_json import quoted
 
 _DEFAULT_MARKS = ("", "NaN")
@@ -273,13 +274,14 @@ def _warn(sample: Sample, proposal: Proposal, refused: Mapping[str, list[BadRow]
     for name, some in refused.items():
         why = some[0].reason
         why = why if quoted(name) in why else f"column {quoted(name)}: {why}"
-        rows = f"{len(some):,} rows of the sample" if len(some) > 1 else "1 row of the sample"
-        proposal.warnings.append(f"{rows} will be refused, for example: {why}")
+        rows = plural(len(some), "row")
+        proposal.warnings.append(f"{rows} of the sample will be refused, for example: {why}")
     if label.missing:
-        reason = f"{label.missing:,} of {label.rows:,} rows have no label and are refused"
+        have = "has no label and is" if label.missing == 1 else "have no label and are"
+        reason = f"{label.missing:,} of {plural(label.rows, 'row')} {have} refused"
         proposal.warnings.append(reason)
     if sample.bad:
-        rows = f"{len(sample.bad):,} rows" if len(sample.bad) > 1 else "1 row"
+        rows = plural(len(sample.bad), "row")
         proposal.warnings.append(f"{rows} cannot be read, such as {sample.bad[0]}")
     if not types:
         proposal.warnings.append("no column is left as a feature")

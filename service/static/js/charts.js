@@ -2,7 +2,7 @@
 
 /* global uPlot */
 import { h, svg } from "./dom.js";
-import { ago, clock, count, number, percent, share, zone } from "./format.js";
+import { ago, clock, count, number, percent, plural, share, zone } from "./format.js";
 
 // Intervals of time ticks in seconds.
 const STEPS_S = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400, 172800, 604800, 2592000];
@@ -200,7 +200,7 @@ export class Plot {
 }
 
 function markerSign(marker) {
-  const where = `at ${count(marker.rows)} rows, seq ${count(marker.seq)}${marker.time == null ? "" : `, ${ago(marker.time)}`}`;
+  const where = `at ${plural(marker.rows, "row")}, seq ${count(marker.seq)}${marker.time == null ? "" : `, ${ago(marker.time)}`}`;
   const label = `${marker.text}, ${where}`;
   return h("li", {},
     h("button", { type: "button", class: `marker ${marker.kind} ${marker.isBad ? "bad" : ""}`, "aria-label": label },

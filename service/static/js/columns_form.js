@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { h, right, table } from "./dom.js";
+import { plural } from "./format.js";
 
 const WAIT_MS = 500;
 const CHOSEN = "chosen";
@@ -119,7 +120,7 @@ export function columnsForm({ task, proposed, changed, signal }) {
       right(one.missing ? String(one.missing) : ""),
     ]);
     found.replaceChildren(
-      h("p", {}, `${proposal.rows.toLocaleString("en")} rows, ${columns.length} columns.`),
+      h("p", {}, `${plural(proposal.rows, "row")}, ${plural(columns.length, "column")}.`),
       ...proposal.warnings.map((text) => h("p", { class: "small" }, `Warning: ${text}`)),
       table(["column", "type", right("missing")], rows, "Columns of the sample"),
       proposal.history.length || takesHistory.checked ? historyChoice() : "",

@@ -4,7 +4,7 @@ import { call, modelPath } from "./api.js";
 import { Plot } from "./charts.js";
 import { breakable, card, h, right, table } from "./dom.js";
 import { errorOf, nameOf, recent, windowOf } from "./errors.js";
-import { count, number, percent, share } from "./format.js";
+import { count, number, percent, plural, share } from "./format.js";
 import { hrefOf } from "./names.js";
 
 const NOW = "now";
@@ -139,7 +139,7 @@ function curves(sides, signal) {
     return new Map(points.map((point, k) => [point.rows, own[k]]));
   });
   const rows = [...new Set(values.flatMap((one) => [...one.keys()]))].toSorted((x, y) => x - y);
-  element.append(h("p", { class: "small quiet" }, `Mean of the last ${count(length)} rows.`), plot.element);
+  element.append(h("p", { class: "small quiet" }, `Mean of the last ${plural(length, "row")}.`), plot.element);
   plot.set([rows, ...values.map((one) => rows.map((row) => one.get(row) ?? null))]);
   return element;
 }

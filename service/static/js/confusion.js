@@ -2,7 +2,7 @@
 
 import { call, modelPath } from "./api.js";
 import { card, h } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { number, percent, plural } from "./format.js";
 
 const SHOWN = 8;
 const OTHERS = "others";
@@ -22,7 +22,7 @@ export function confusionPart(id, spec, signal) {
     element.hidden = !found.rows;
     if (!found.rows) return;
     const { calibration: of } = found;
-    note.textContent = `The last ${count(found.rows)} rows by class and ${spec.costs ? "most probable" : "predicted"} class; on the diagonal both agree.` +
+    note.textContent = `The last ${plural(found.rows, "row")} by class and ${spec.costs ? "most probable" : "predicted"} class; on the diagonal both agree.` +
       (of ? ` Predicted probability of ${found.classes[1]}: ${percent(of.mean_probability)} in the mean, and ${percent(of.positive_rate)} were; calibration error ${percent(of.error)}.` : "");
     const isCut = spec.task === "multiclass" && found.counts.at(-1).some((one) => one);
     place.replaceChildren(confusionTable(found), isCut && most === SHOWN

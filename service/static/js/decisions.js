@@ -2,7 +2,7 @@
 
 import { Course } from "./charts.js";
 import { card, h, tile } from "./dom.js";
-import { count, number, percent, share } from "./format.js";
+import { number, percent, plural, share } from "./format.js";
 
 // `begin`: see Plot.
 export function decisionsPart(spec, begin, signal) {
@@ -58,7 +58,7 @@ function alerts(rate, curve) {
     element: decisionCard("Alerts", [rates, hits], plot, right),
     add({ samples, alerts: { since_start: all, rolling, threshold, alerts_a_day: daily } }) {
       const often = daily == null ? "" : `; ${number(daily)} a day`;
-      rates.set(share(all.rate), `${share(rate)} wanted; ${count(all.alerts)} alerts${often}; above the score ${number(threshold)}`);
+      rates.set(share(all.rate), `${share(rate)} wanted; ${plural(all.alerts, "alert")}${often}; above the score ${number(threshold)}`);
       hits.set(percent(rolling.precision), `recall ${percent(rolling.recall)}; since start ${percent(all.precision)} and ${percent(all.recall)}`);
       plot.add(samples, [rolling.rate, all.rate]);
       right.add(samples, [rolling.precision, rolling.recall]);

@@ -6,6 +6,8 @@ const brief = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const count = (value) => (value == null ? "–" : whole.format(value));
 
+export const plural = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+
 export function number(value) {
   if (value == null || Number.isNaN(value)) return "–";
   const size = Math.abs(value);

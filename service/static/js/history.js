@@ -1,7 +1,7 @@
 // What happened to a model: drift and guard trips of its timeline, and changes of the audit log.
 
 import { Problem, call } from "./api.js";
-import { count, number, seconds } from "./format.js";
+import { count, number, plural, seconds } from "./format.js";
 
 const PAGE = 1000;
 const KINDS = {
@@ -77,7 +77,7 @@ function placed(changes, samples) {
 }
 
 function changeText(action, detail, before, rows) {
-  const from = `from ${count(before)} to ${count(rows)} rows`;
+  const from = `from ${count(before)} to ${plural(rows, "row")}`;
   switch (action) {
     case "rollback": return `Rolled back ${from}${detail.version ? `, version ${detail.version}` : `, seq ${count(detail.seq)}`}`;
     case "pause": return `Learning paused by the guard, and taken back ${from}`;

@@ -3,7 +3,7 @@
 import { call, modelPath, showNotice } from "./api.js";
 import { compareHref } from "./compare.js";
 import { asked, h } from "./dom.js";
-import { count } from "./format.js";
+import { plural } from "./format.js";
 import { badName, createModel } from "./names.js";
 
 // `rows()` is the number of learned rows.
@@ -16,7 +16,7 @@ export function manageButtons(id, spec, rows, signal) {
 
 // `rows`: the number of learned rows, or nothing if it is not known.
 export async function remove(id, rows) {
-  const text = `The store loses ${rows == null ? "all" : `the ${count(rows)}`} rows that ${id} has learned, its versions and its journal. This cannot be undone.`;
+  const text = `The store loses ${rows == null ? "all rows" : `the ${plural(rows, "row")}`} that ${id} has learned, its versions and its journal. This cannot be undone.`;
   const isDone = await asked(`Delete ${id}?`, h("p", {}, text), "Delete", async () => {
     await call(modelPath(id), { method: "DELETE" });
   });

@@ -3,7 +3,7 @@
 import { call, modelPath } from "./api.js";
 import { stackedShares } from "./charts.js";
 import { breakable, card, h, right, table } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { count, number, percent, plural } from "./format.js";
 
 const DRAWN = 6;
 const OTHERS = " others";
@@ -36,9 +36,9 @@ export function membersPart(id, spec, signal) {
     if (ordered.length > DRAWN) names.push({ name: OTHERS, colour: "s8" });
     const best = ordered[0];
     note.textContent = `${promoted ? `${promoted} is promoted and predicts alone. ` : ""}${ofClasses}A member's share grows while it predicts better than the others. ` +
-      (points.length > 1 ? `From ${count(rows[0])} to ${count(rows.at(-1))} rows learned, since the server loaded the model.` : "The server draws their course as rows come.");
+      (points.length > 1 ? `From ${count(rows[0])} to ${plural(rows.at(-1), "row")} learned, since the server loaded the model.` : "The server draws their course as rows come.");
     picture.replaceChildren(...(points.length < 2 ? [] : [
-      stackedShares(points, names, `Shares of ${count(ordered.length)} members; the largest is ${best.name} with ${percent(best.weight)}`),
+      stackedShares(points, names, `Shares of ${plural(ordered.length, "member")}; the largest is ${best.name} with ${percent(best.weight)}`),
       h("ul", { class: "legend" }, names.toReversed().map(({ name, colour }) => h("li", { class: "keyed" },
         h("span", { class: `swatch ${colour}`, "aria-hidden": "true" }), name === OTHERS ? `${count(ordered.length - DRAWN)} others` : breakable(name)))),
     ]));

@@ -2,7 +2,7 @@
 
 import { card, choice, h } from "./dom.js";
 import { errorOf, lossOf, nameOf, recent, windowOf } from "./errors.js";
-import { count, percent, seconds } from "./format.js";
+import { count, percent, plural, seconds } from "./format.js";
 import { timeOf } from "./history.js";
 import { Course, Plot } from "./charts.js";
 
@@ -169,7 +169,7 @@ export class ModelPlots {
       ...this.baselines.map(of),
     ];
     // The window grows with the stream; the tile above has that of 1,000 rows.
-    const last = `last ${count(windowOf(this.points))} rows`;
+    const last = `last ${plural(windowOf(this.points), "row")}`;
     this.error.name(0, last);
     this.loss.name(0, last);
     const isKnown = columns[0].map((x) => x !== null);

@@ -4,7 +4,7 @@ import { call, modelPath, request, showError } from "./api.js";
 import { breakable, choice, h, right, svg, table, tile } from "./dom.js";
 import { compared, errorOf, labelOf, nameOf, recent } from "./errors.js";
 import { hrefOf } from "./names.js";
-import { bytes, count, duration, number, percent, rate } from "./format.js";
+import { bytes, count, duration, number, percent, plural, rate } from "./format.js";
 import { Scrapes, scrape } from "./scrape.js";
 import { sentence, statusOf, urgency, worst } from "./status.js";
 
@@ -112,7 +112,7 @@ export async function showOverview(root, signal) {
     }
     const shown = isList ? found : found.slice(0, CARDS);
     note.textContent = [
-      wanted ? `${count(found.length)} of ${count(models.length)} models` : "",
+      wanted ? `${count(found.length)} of ${plural(models.length, "model")}` : "",
       shown.length < found.length ? `The first ${CARDS} are shown; the list has all.` : "",
       next !== null ? `This page has ${PAGE} models; search and sort cover this page.` : "",
     ].filter(Boolean).join(". ");
@@ -253,13 +253,13 @@ class Card {
       this.found = found;
       this.attention.replaceChildren(...status.attention.slice(0, 1).map(sentence));
     }
-    const rows = model.rows === undefined ? "" : ` · ${count(model.rows)} rows learned`;
+    const rows = model.rows === undefined ? "" : ` · ${plural(model.rows, "row")} learned`;
     this.summary.textContent = `${model.spec.algorithm}, ${model.spec.task}${rows}`;
     this.isLoaded = model.isLoaded;
     // The same error as on the page of the model: that of the last 1,000 rows.
     if (!Number.isFinite(model.error)) return;
     const { isRegression, rows: learned, error, baseline, baselineName } = model;
-    const which = `${nameOf(isRegression)} of the last ${count(Math.min(learned, 1000))} rows`;
+    const which = `${nameOf(isRegression)} of the last ${plural(Math.min(learned, 1000), "row")}`;
     const baselines = Number.isFinite(baseline) ? [{ label: labelOf(baselineName), value: baseline }] : [];
     this.said = `${which} ${figure(model, error)}, ${compared({ isRegression, value: error, baselines, show: isRegression ? number : percent })}`;
     this.plot.firstChild?.setAttribute("aria-label", this.said);

@@ -2,7 +2,7 @@
 
 import { call, modelPath } from "./api.js";
 import { act, confirmed, h } from "./dom.js";
-import { count, number } from "./format.js";
+import { count, number, plural } from "./format.js";
 
 // `signal` aborts with the page; `changed` is called after learning was resumed.
 export function pauseNotice(id, signal, changed) {
@@ -37,7 +37,7 @@ export function pauseNotice(id, signal, changed) {
         h("strong", {}, "Learning is paused"),
         ` since seq ${count(paused.since)}: ${what} was ${number(paused.value)}, above the limit ${number(paused.limit)}. `,
         paused.is_settled
-          ? `The state is the one at seq ${count(paused.held_from)}; ${count(paused.held_records)} records are in quarantine.`
+          ? `The state is the one at seq ${count(paused.held_from)}; in quarantine: ${plural(paused.held_records, "record")}.`
           : "The state is being rolled back to the last good check.",
       ),
       h("p", { class: "row" }, resume("learn", "Learn the rows"), resume("drop", "Drop the rows")),

@@ -2,7 +2,7 @@
 
 import { call, showError, modelPath } from "./api.js";
 import { act, card, facts, h, right, table } from "./dom.js";
-import { count, number } from "./format.js";
+import { count, number, plural } from "./format.js";
 
 const UNDER_WAY = ["waiting", "running", "entering"];
 
@@ -27,7 +27,7 @@ export function refitsCard(id, spec, signal) {
           served: number(reference.served),
           "lower bound": number(reference.lower_bound),
           gap: number(reference.gap),
-          [`regret over ${count(reference.regret_rows)} rows`]: number(reference.regret),
+          [`regret over ${plural(reference.regret_rows, "row")}`]: number(reference.regret),
         }),
       );
     }),

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { labelOf, nameOf, ratingOf } from "./errors.js";
-import { ago, count, duration, number, percent, rate, share, time } from "./format.js";
+import { ago, count, duration, number, percent, plural, rate, share, time } from "./format.js";
 import { titleOf, unitOf } from "./intervals.js";
 import { hrefOf } from "./names.js";
 
@@ -49,9 +49,7 @@ const CHECKS = [
     `The certificate is wide: the optimum may be up to ${percent(Math.min(1, gapRatio))} below the objective of the weights.` },
 ];
 
-const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-
-const lastOf = (rows) => `the last ${count(Math.min(rows, ENOUGH_ROWS))} rows`;
+const lastOf = (rows) => `the last ${plural(Math.min(rows, ENOUGH_ROWS), "row")}`;
 
 function errorText({ rows, error, baseline, baselineName, auc, isRegression }) {
   if (!(rows >= MIN_ROWS) || !["warn", "bad"].includes(ratingOf(error, baseline, auc))) return null;

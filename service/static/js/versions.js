@@ -3,7 +3,7 @@
 import { call, modelPath } from "./api.js";
 import { compareHref } from "./compare.js";
 import { act, card, confirmed, h, right, since, table } from "./dom.js";
-import { count, time } from "./format.js";
+import { count, plural, time } from "./format.js";
 
 export function versionsPart(id, signal, changed) {
   const name = h("input", { id: "version-name", placeholder: "seq-…", maxlength: 64 });
@@ -35,7 +35,7 @@ export function versionsPart(id, signal, changed) {
   function rollBack(version) {
     const button = h("button", { "aria-label": `Roll back to ${version.name}` }, "Roll back");
     button.addEventListener("click", async () => {
-      const rows = rowsOf.has(version.name) ? `, at ${count(rowsOf.get(version.name))} rows learned` : "";
+      const rows = rowsOf.has(version.name) ? `, at ${plural(rowsOf.get(version.name), "row")} learned` : "";
       const text = `${id} goes back to version ${version.name} of ${time(version.created)}${rows}. The weights, metrics and members `
         + "since then are undone. To undo the rollback, roll back to the seq before it while the journal has it.";
       if (!(await confirmed(`Roll back to ${version.name}?`, text, "Roll back"))) return;

@@ -167,7 +167,7 @@ def test_columns_refuse_their_bad_rows_alone(model):
 
 def test_columns_of_unequal_length_are_refused(untouched):
     answer = untouched.post("/models/m/learn", json={"x": [[1, 0, 0, 0, 0]], "y": [1, 0]})
-    assert "1 rows but y has 2" in assert_problem(answer, 422, "invalid-body")["detail"]
+    assert "x has 1 row but y has 2" in assert_problem(answer, 422, "invalid-body")["detail"]
 
 
 @pytest.mark.parametrize("y", [1, True, "1", "+1", "true"])

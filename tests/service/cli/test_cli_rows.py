@@ -27,6 +27,7 @@ from dualstream.client.rows import LARGEST_BODY
 from dualstream.service.cli import app
 from dualstream.service.cli.demo.server_process import ServerProcess
 from dualstream.service.journal import open_journal
+from dualstream.wire.plural import plural
 from tests.forked import ForkedProcess
 from tests.history import check_history
 
@@ -200,7 +201,7 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
     def in_terminal(model: str) -> dict:
         done = run(server, "learn", model, str(more))
         assert f"{more}: {place}: /y: 7 is not a label" in done.stderr, done.output
-        assert f"{learned:,} rows learned" in done.stdout
+        assert f"{plural(learned, 'row')} learned" in done.stdout
         assert f"{first:,} known by their ids, 1 refused" in done.stdout
         again = run(server, "learn", model, str(more), "--json")
         return json.loads(again.stdout)["files"][0]
@@ -358,7 +359,7 @@ def test_an_interrupted_run_says_how_far_it_came(server, model, tmp_path):
         learning.process.send_signal(signal.SIGINT)
         _, said = learning.process.communicate(timeout=60)
     assert learning.process.returncode == 130
-    assert re.fullmatch(r".*: [12] chunks are learned; .*\ninterrupted\n", said), said
+    assert re.fullmatch(r".*: (1 chunk|2 chunks) learned; .*\ninterrupted\n", said), said
 
 
 class Learning:

@@ -124,7 +124,7 @@ def test_columns_are_shown_as_the_api_does(server, client):
     price = {"site": "c", "price": "1,234.50", "y": 1}
     httpx.post(f"{server.url}/models/m/learn", json=[price]).raise_for_status()
     [line] = [line for line in run(server, "columns", "m").stdout.splitlines() if "price" in line]
-    assert "1 texts" in line
+    assert "1 text" in line
     assert run(server, "columns", "m", "--sort", "size").exit_code == 2
 
 

@@ -109,7 +109,7 @@ def test_columns_are_proposed_and_refused_rows_are_counted(tmp_path, light):
     done = compare(path)
     assert done.exit_code == 0
     assert f"{path}: 299 rows, 1 refused, binary" in done.stdout
-    assert "warning: 1 of 300 rows have no label and are refused" in done.stdout
+    assert "warning: 1 of 300 rows has no label and is refused" in done.stdout
     assert "LightGBM is left out: lightgbm is not installed" in done.stdout
 
 

@@ -138,7 +138,7 @@ KINDS = [
     ("ip", spread(["a", "b"]), "category", "2 distinct texts"),
     ("n", spread([None]), "ignore", "always missing"),
     ("n", spread([3]), "ignore", "constant: always '3'"),
-    ("promo", spread(["X", None]), "category", "1 distinct texts"),
+    ("promo", spread(["X", None]), "category", "1 distinct text"),
     ("sure", spread(["Yes", "no"]), "boolean", "two values: Yes, no"),
     ("flag", spread(["1", "0"]), "boolean", "two values"),
     ("ones", spread([1, None]), "number", "whole numbers from 1 to 1"),
@@ -248,7 +248,7 @@ def test_what_gives_the_label_away_is_a_warning():
     assert [line.split(";")[0] for line in warnings] == [
         "column 'won' alone gives the label in all 39 rows that have it",
         "whether column 'refunded' is missing gives the label in all 39 rows",
-        "1 of 40 rows have no label and are refused",
+        "1 of 40 rows has no label and is refused",
     ]
     few = {name: values[:20] for name, values in columns.items()}
     assert proposed(few).warnings == []
@@ -356,7 +356,7 @@ def test_the_command_prints_json_and_reasons():
     spec = json.loads(done.stdout)
     assert spec["columns"]["types"] == {"a": "number", "zip": "category"}
     assert "codes with leading zeros" in done.stderr
-    assert "1 of 3 rows have no label" in done.stderr
+    assert "1 of 3 rows has no label" in done.stderr
     assert "1 row cannot be read, such as row 1" in done.stderr
     shown = run("-", "--format", "csv", "--json", "--rows", "1", given=body)
     result = json.loads(shown.stdout)

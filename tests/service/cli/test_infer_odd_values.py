@@ -25,7 +25,7 @@ JSON_KIND, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ANNOUNCED = re.compile(
     r"([\d,]+) (?:rows? of the sample will be refused"
-    r"|of [\d,]+ rows have no label|rows? cannot be read)"
+    r"|of [\d,]+ rows ha(?:s|ve) no label|rows? cannot be read)"
 )
 NUMBERS = [round(0.37 * n % 91 + 5, 2) for n in range(N)]
 WHOLE = [n * n % 1009 for n in range(N)]

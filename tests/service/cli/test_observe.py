@@ -38,7 +38,7 @@ def test_files_are_observed_once(requests, tmp_path):
     again = CliRunner().invoke(app, ["observe", "m", str(path), "--json"])
     assert again.exit_code == 1 and '"learned":0' in again.stdout.replace(" ", "")
     again = CliRunner().invoke(app, ["observe", "m", str(path)])
-    assert "nothing new, all 1 chunks were observed before" in again.stdout.replace("\n", "")
+    assert "nothing new, 1 chunk observed before" in again.stdout.replace("\n", "")
     assert {one.url.path for one in requests} == {"/models/m/observe"}
     assert len({one.headers["idempotency-key"] for one in requests}) == 1
 

@@ -113,7 +113,7 @@ def test_metrics_members_and_weights(run, client: Client):
     assert [one.split() for one in lines[1:3]] == [
         [str(one.index), f"{one.weight:.6g}"] for one in top.weights
     ]
-    assert f"{top.nonzeros} of 3 weights are not 0" in lines[3]
+    assert f"{top.nonzeros} of 3 weights not 0" in lines[3]
 
     none = run("members", "m")
     assert none.exit_code == 3 and "has no members" in none.stderr
@@ -169,7 +169,7 @@ def test_labels_of_remembered_rows(run, client: Client):
     client.predict_and_remember("m", [{"1": 1.0}], ["c"])
     for label in "10":
         done = run("labels", "m", f"c={label}", "--revise")
-        assert done.exit_code == 0 and "1 rows learned" in done.stdout
+        assert done.exit_code == 0 and "1 row learned" in done.stdout
     assert run("labels", "m", "b").exit_code == 2
     assert run("labels", "m", "none=1").exit_code == 3
 

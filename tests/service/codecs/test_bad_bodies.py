@@ -119,7 +119,7 @@ def test_a_compressed_body_that_does_not_say_so_is_refused(media, compress):
 @pytest.mark.parametrize("media", [JSON, NDJSON])
 def test_a_million_numbers_are_not_five(media):
     row = f'{{"x": [{",".join(["1"] * MILLION)}], "y": 1}}'
-    assert_one_bad(media, row, "1000000 numbers")
+    assert_one_bad(media, row, "1,000,000 numbers")
 
 
 @pytest.mark.parametrize("media", [CSV, ARROW])

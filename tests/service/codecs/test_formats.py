@@ -267,7 +267,7 @@ def test_bad_records_of_csv_are_named():
     for (*_, pointer, reason), (where, why) in zip(
         result,
         [
-            ("", "1 fields"),
+            ("", "1 field;"),
             ("", "3 fields"),
             ("/y", "missing"),
             ("", "after the closing quote"),

@@ -221,12 +221,12 @@ def _with(name: str, value, blob: bytes, datatype: str = "FP64", shape=(2,), **m
 
 TWO = struct.pack("<2d", 1.0, 2.0)
 BROKEN = {
-    "rest": (*_with("a", 16, TWO + b"x"), "1 bytes follow the last tensor"),
-    "short": (*_with("a", 16, TWO[:-1]), "but 15 bytes are left"),
+    "rest": (*_with("a", 16, TWO + b"x"), "1 byte after the last tensor"),
+    "short": (*_with("a", 16, TWO[:-1]), "; 15 bytes left"),
     "negative": (*_with("a", -1, TWO), "binary_data_size -1"),
     "true": (*_with("a", True, TWO), "binary_data_size True"),
     "text": (*_with("a", "16", TWO), "binary_data_size '16'"),
-    "other size": (*_with("a", 8, TWO[:8]), "2 values of FP64 have 16"),
+    "other size": (*_with("a", 8, TWO[:8]), "not 16: 2 values of FP64"),
     "both": (*_with("a", 16, TWO, data=[1.0, 2.0]), "both data and binary_data_size"),
     "neither": (*_with("a", None, b""), "'a' has no data"),
     "nan": (*_with("a", 16, struct.pack("<2d", 1.0, float("nan"))), "value 1 is not a finite"),
@@ -235,7 +235,7 @@ BROKEN = {
     "length": (*_with("a", 4, b"\x09\x00\x00\x00", "BYTES"), "value 0 is longer"),
     "cut length": (*_with("a", 2, b"\x09\x00", "BYTES"), "value 0 is longer"),
     "latin-1": (*_with("a", 5, b"\x01\x00\x00\x00\xff", "BYTES", (1,)), "value 0 is not UTF-8"),
-    "fewer texts": (*_with("a", 5, b"\x01\x00\x00\x00a", "BYTES"), "1 values of BYTES"),
+    "fewer texts": (*_with("a", 5, b"\x01\x00\x00\x00a", "BYTES"), "1 value of BYTES"),
     "unknown": (*_with("a", 4, b"\x01\x00\x00\x00", "BF16"), "unknown datatype 'BF16'"),
     "shared": (
         *_with("a", None, b"", parameters={"shared_memory_region": "r"}),
