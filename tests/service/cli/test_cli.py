@@ -33,6 +33,7 @@ from dualstream.service.settings import (
 )
 from tests.docs.documents import ROOT
 from tests.forked import COMMAND, ForkedProcess
+from tests.ports import free_port
 from tests.support import until
 
 DOC = (ROOT / "docs/reference/settings.md").read_text()
@@ -223,8 +224,7 @@ def test_server_says_where_it_is_and_what_it_promises(tmp_path):
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_server_whose_output_cannot_be_written_serves(tmp_path, workers):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     flags = ["--port", str(port), "--workers", workers, "--drain-s", "0"]
     command = [*COMMAND, *flags, "--store", f"sqlite:///{tmp_path / 'a.db'}"]
     reading, unread = os.pipe()
@@ -279,20 +279,18 @@ def test_closed_outputs_are_replaced_and_lost_messages_are_no_errors(tmp_path):
 def test_durability_that_the_store_lacks_is_not_ready(tmp_path, redis_server):
     with ServerProcess(redis_server.url, ["--durability", "always"], wait=False) as server:
         server.wait_until("Dualstream listens")
-        reason = wait_for_reason(server.url)
-        assert "always" in reason
+        until(lambda: reason_of(server.url) != "starting")
+        assert "always" in reason_of(server.url)
         refused = httpx.get(f"{server.url}/models")
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
         assert httpx.get(f"{server.url}/livez").status_code == 200
 
 
-def wait_for_reason(url: str) -> str:
-    for _ in range(200):
-        answer = httpx.get(f"{url}/readyz")
-        assert answer.status_code == 503
-        if answer.json()["reason"] != "starting":
-            return answer.json()["reason"]
-    raise AssertionError("no reason was given")
+def reason_of(url: str) -> str:
+    """Why the server is not ready."""
+    answer = httpx.get(f"{url}/readyz")
+    assert answer.status_code == 503
+    return answer.json()["reason"]
 
 
 def test_password_of_the_store_is_never_shown():

@@ -30,6 +30,7 @@ from dualstream.service.journal import open_journal
 from dualstream.wire.plural import plural
 from tests.forked import ForkedProcess
 from tests.history import check_history
+from tests.ports import free_port
 
 SPEC = {"algorithm": "passive_aggressive", "features": {"kind": "indexed", "dim": 4}}
 ROWS = 60
@@ -431,7 +432,8 @@ def test_a_command_that_is_killed_is_gone_on_with_by_running_it_again(server, tm
 
 def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path):
     store, path = f"sqlite:///{tmp_path / 'back.db'}", tmp_path / "rows.libsvm"
-    with ServerProcess(store, KEPT) as server, Client(server.url) as client:
+    flags = [*KEPT, "--port", str(free_port())]
+    with ServerProcess(store, flags) as server, Client(server.url) as client:
         client.create("m", SPEC)
         learning = Learning(server.url, "m", path)
         with learning.pipe as pipe:
@@ -439,8 +441,7 @@ def test_a_server_that_is_killed_and_comes_back_is_waited_for(tmp_path):
             pipe.flush()
             wait_for_rows(client, "m", 1)
             server.kill()
-            port = server.url.rpartition(":")[2]
-            with ServerProcess(store, [*KEPT, "--port", port]):
+            with ServerProcess(store, flags):
                 pipe.write(BODY[HALF:])
                 pipe.close()
                 got = learning.end()

@@ -196,6 +196,7 @@ def test_ctrl_c_twice_has_the_result_once(tmp_path, light, monkeypatch):
 
     monkeypatch.setattr(Run, "_run_block", stopped)
     monkeypatch.setattr("dualstream.service.compare.result.result_of", interrupted)
+    monkeypatch.setattr("dualstream.service.compare.run.REPEATED_S", 60.0)
     done = compare(written(tmp_path, samples(300)), "--columns", json.dumps(SPEC), "--json")
     assert done.exit_code == 130 and json.loads(done.stdout)["is_interrupted"], done.output
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
