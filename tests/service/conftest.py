@@ -57,7 +57,7 @@ def serving(folder: Path) -> Iterator[Serve]:
             options.setdefault("store", f"sqlite:///{folder / 'test.db'}")
             app = create_app(_settings_of(options), features=features)
             client = running.enter_context(TestClient(app))
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while wait and not app.startup.is_ready:
                 assert time.monotonic() < deadline, app.startup.reason
                 time.sleep(0.001)

@@ -18,6 +18,7 @@ from tests.service.api.support import learn, sample
 from tests.service.conftest import SPEC, assert_problem
 from tests.service.journal.faulty import Fault, FaultyJournal
 from tests.service.support import bits, loaded, replica_of
+from tests.support import until
 
 SPECS = {
     "binary": SPEC,
@@ -180,12 +181,7 @@ def test_first_answers_survive_in_snapshots(serve, store):
     first = learn(one, *rows, key="k").json()
     learn(one, *(sample(n) for n in range(20)))
     model = one.app._registry.find("m")
-    for _ in range(500):
-        if not model.snapshots.is_writing:
-            break
-        import time
-
-        time.sleep(0.01)
+    until(lambda: not model.snapshots.is_writing)
 
     async def newest() -> Replica:
         journal = await open_journal(store)
@@ -284,7 +280,7 @@ def test_answers_are_what_applying_gives_whichever_way_it_comes(tmp_path):
             faults = [Fault.NONE, Fault.UNANSWERED, Fault.LOST, Fault.LATE, Fault.UNANSWERED] * 4
             faulty = FaultyJournal(journal, faults)
             replicas = [Replica(record, ALL), Replica(record, ALL)]
-            workers = [Committer(faulty, replica, 5.0) for replica in replicas]
+            workers = [Committer(faulty, replica, 60.0) for replica in replicas]
             acknowledged = []
             import json
 

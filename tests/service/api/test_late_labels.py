@@ -62,7 +62,7 @@ def state(client) -> dict:
 
 
 def wait_until(happened) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.02)

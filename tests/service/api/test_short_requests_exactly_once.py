@@ -181,6 +181,7 @@ def test_groups_that_wait_for_a_hanging_append_end_after_the_timeout(store, firs
             clients.send(values[3:6], values[5:6])
             answers = await clients.answers()
             assert [body_of(answer)["outcome"] for answer in answers.values()] == ["unknown"] * 4
+            server.app._registry.waiting.timeout_s = 60.0
             paused.released.set()
             clients.send(values[6:], [])
             kinds = await clients.check()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 
 import httpx
@@ -100,7 +101,10 @@ def test_query_with_a_row_is_not_logged(serve: Serve, caplog: pytest.LogCaptureF
     assert lines(caplog)[-1].rows == 1 and "31337" not in str(vars(lines(caplog)[-1]))
 
 
-def test_sampled_log_has_every_hundredth_request(serve: Serve, caplog: pytest.LogCaptureFixture):
+def test_sampled_log_has_every_hundredth_request(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(request_log, "SLOW_S", math.inf)
     sampled, silent = serve(access_log="sampled"), serve()
     with caplog.at_level(logging.INFO):
         caplog.clear()
