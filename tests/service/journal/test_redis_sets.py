@@ -26,7 +26,12 @@ from dualstream.service.journal.protocol import (
     NotReplicated,
     UnknownModel,
 )
-from dualstream.service.journal.redis import RedisJournal, connection as line
+from dualstream.service.journal.redis import (
+    RedisJournal,
+    cluster as nodes,
+    connection as line,
+    servers,
+)
 from dualstream.service.journal.redis.keys_and_values import MODELS
 from tests.history import check_history
 from tests.redis_sets import (
@@ -57,8 +62,10 @@ def cluster() -> Iterator[ClusterSet]:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replicas may be busy."""
+    """Replicas, Sentinels and nodes may be busy."""
     monkeypatch.setattr(line, "REPLICAS_MS", 4000)
+    for module in (servers, nodes):
+        monkeypatch.setattr(module, "FINDING_S", 30.0)
 
 
 @asynccontextmanager
