@@ -55,9 +55,17 @@ def sentinels() -> Iterator[SentinelSet]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[ClusterSet]:
+def shared_cluster() -> Iterator[ClusterSet]:
     with cluster_or_skip(node_timeout_ms=FORMING_MS) as result:
         yield result
+
+
+@pytest.fixture
+def cluster(shared_cluster: ClusterSet) -> ClusterSet:
+    """It is empty, whichever tests used it before."""
+    for server in shared_cluster.servers[:3]:
+        shared_cluster.ask(server, "FLUSHALL")
+    return shared_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -399,3 +407,11 @@ async def test_the_heads_on_a_node_that_is_away_are_shown_as_such(cluster: Clust
                         await asyncio.sleep(0.05)
             assert await log.tags() == [1], model
         await journal.ping()
+    # Others use the Cluster after this test.
+    away.start()
+    until(lambda: cluster.info(away).get("master_link_status") == "up", "the former primary")
+    cluster.ask(away, "CLUSTER", "FAILOVER", "TAKEOVER")
+    until(lambda: all(cluster.is_followed(one, 1) for one in cluster.servers[:3]), "replicas")
+    until(lambda: cluster.owner(f"ds:{{{IDS[0]}}}:log") is away, "the owner of before")
+    until(cluster.is_whole, "the Cluster")
+    cluster.set_node_timeout(FORMING_MS)
