@@ -26,6 +26,7 @@ from dualstream.solvers.refit import weights_problem, window_problem
 from tests.service.conftest import assert_problem
 from tests.service.features.refits.support import (
     DIM,
+    SOLVING_S,
     begin,
     controls,
     finished,
@@ -169,7 +170,7 @@ def test_a_model_made_again_meanwhile_is_left_alone(serve, store):
     assert other.delete("/models/m").status_code in (200, 204)
     assert other.put("/models/m", json=SPEC).status_code == 201
     learn(other, 0, 210)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SOLVING_S
     while (
         client.get("/models/m").json().get("seq") != 210
         or client.app._registry.deps.refit_thread.turn.locked()
@@ -196,7 +197,7 @@ def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
         if not began:
             began.append("")
             began[0] = other.post("/models/m/refit", json={"tol": 1e-5}).json()["job"]
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + SOLVING_S
             while not controls(store):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -204,7 +205,7 @@ def test_two_results_for_the_same_window_are_one(serve, store, monkeypatch):
 
     monkeypatch.setattr(refits, "_solve", with_another)
     client.post("/models/m/refit")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SOLVING_S
     while is_computing(client) or is_computing(other):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -355,7 +356,7 @@ def test_by_itself_once_for_each_count_however_many_look(serve, store):
         answer = learn(workers[n // 20 % 2], n, n + 20)
         for worker in workers:
             worker.get(f"/models/m/predict?x=1:1&min_seq={answer['seq']}")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + SOLVING_S
         while any(
             replica_of(w).learner and w.app._registry.find("m").job(Refits).is_busy for w in workers
         ):
@@ -400,7 +401,7 @@ def test_a_killed_worker_s_refit_is_taken_over(serve, store):
         with httpx.Client(base_url=first.url, timeout=60) as client:
             assert client.put("/models/m", json=spec).status_code == 201
             learn(client, 0, 210)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + SOLVING_S
             while True:
                 jobs = client.get("/models/m/refits").json()["refits"]
                 if jobs and jobs[0]["status"] == "running" and jobs[0]["epochs"] > 0:
@@ -415,7 +416,7 @@ def test_a_killed_worker_s_refit_is_taken_over(serve, store):
     [lost] = client.get("/models/m/refits").json()["refits"]
     assert lost["status"] == "lost" and "no heartbeat" in lost["reason"]
     learn(client, 210, 310)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SOLVING_S
     while len(jobs := client.get("/models/m/refits").json()["refits"]) < 2:
         assert time.monotonic() < deadline, jobs
         time.sleep(0.01)

@@ -14,7 +14,7 @@ from dualstream.service.features.refits import job as refits
 from dualstream.service.replay.replay import replay
 from load_tests import milan
 from tests.service.conftest import assert_problem
-from tests.service.features.refits.support import begin, controls, finished
+from tests.service.features.refits.support import SOLVING_S, begin, controls, finished
 from tests.service.support import bits, loaded, replica_of
 
 SPEC: dict[str, Any] = {
@@ -106,7 +106,7 @@ def test_coefficients_are_read_out_by_name_and_are_the_same_for_all(serve, store
 
 
 def newest_job(client, due: int) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SOLVING_S
     while True:
         jobs = client.get("/models/m/refits").json()["refits"]
         if jobs and jobs[0]["due"] == due:

@@ -306,7 +306,7 @@ def test_a_killed_server_has_the_weights_or_has_them_not(tmp_path):
 
         sending = threading.Thread(target=send)
         sending.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(acknowledged) < 5 and time.monotonic() < deadline:
             time.sleep(0.001)
         server.kill()

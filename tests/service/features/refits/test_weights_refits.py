@@ -22,6 +22,7 @@ from dualstream.solvers import Batch
 from tests.service.conftest import assert_problem
 from tests.service.features.refits.support import (
     DIM,
+    SOLVING_S,
     begin,
     controls,
     finished,
@@ -30,7 +31,7 @@ from tests.service.features.refits.support import (
     samples,
     until,
 )
-from tests.service.support import bits, loaded, lose_last_entry, replica_of
+from tests.service.support import bits, loaded, lose_last_entry, replica_of, until_answered
 
 FEATURES = {"kind": "indexed", "dim": DIM}
 SPEC: dict[str, Any] = {"algorithm": "asset", "lambda": 0.01, "features": FEATURES}
@@ -114,7 +115,9 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
     other.get(f"/models/m/predict?x=1:1&min_seq={got['entered_seq']}")
     assert bits(replica_of(other)) == bits(replica_of(client)) == bits(loaded(store))
     # Cancelled while it is computed, by whom it is not computed.
-    monkeypatch.setattr(refits, "_solve", lambda _, rows, job, ending: ending.wait(30) and None)
+    monkeypatch.setattr(
+        refits, "_solve", lambda _, rows, job, ending: ending.wait(SOLVING_S) and None
+    )
     job = begin(client)["job"]
     until(client, job, "running")
     other.delete(f"/models/m/refits/{job}")
@@ -125,7 +128,7 @@ def test_what_came_in_between_decides_whether_it_enters(serve, store, monkeypatc
     assert "newton_l1 supports the losses" in got["detail"]
 
 
-def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypatch):
+def test_what_the_store_loses_meanwhile_does_not_enter(serve, no_follower, tmp_path, monkeypatch):
     path = tmp_path / "lossy.db"
     client, other = (serve(store=f"sqlite:///{path}") for _ in range(2))
     client.put("/models/m", json=SPEC)
@@ -147,13 +150,7 @@ def test_what_the_store_loses_meanwhile_does_not_enter(serve, tmp_path, monkeypa
 
     def lose_and_learn() -> None:
         lose()
-        deadline = time.monotonic() + 10
-        first = 300
-        while (
-            client.post("/models/m/learn", json=samples(first, first + 60)).status_code == 503
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
+        until_answered(lambda: client.post("/models/m/learn", json=samples(300, 360)))
 
     for change, seq in ((lose, 200), (lose_and_learn, 150)):
         got = shown_after(change)
