@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +16,7 @@ from dualstream.service.replica.requests import NewRows, Request
 from dualstream.service.replica.spec import canonical
 from dualstream.solvers import Batch, resolve_spec
 from tests.service.support import bits, loaded, replica_of
+from tests.support import until
 
 SPEC = {"columns": {"types": {"site": "category", "note": "text"}}, "members": "fast"}
 
@@ -40,10 +40,7 @@ def profile_of(replica: Replica) -> dict[str, bytes]:
 
 
 def catch_up(client, seq: int) -> None:
-    deadline = time.monotonic() + 20
-    while client.get("/models/m").json()["seq"] < seq:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: client.get("/models/m").json()["seq"] >= seq)
 
 
 def test_workers_snapshots_and_replays_have_the_same_profile(serve, store):

@@ -1,9 +1,9 @@
 """A guarded model and rows that pause it."""
 
-import time
 from typing import Any
 
 from tests.service.conftest import SPEC
+from tests.support import until
 
 FIELDS = {"every": 10, "patience": 2, "history": 1000, "after": 50}
 GUARDED = SPEC | {"guard": {"mode": "pause", **FIELDS}}
@@ -31,8 +31,11 @@ def view(client: Any, model: str = "m") -> dict:
 
 def paused(client: Any, model: str = "m") -> dict:
     """Where it is paused, once the state has gone back."""
-    deadline = time.monotonic() + 20
-    while not (got := view(client, model)["paused"] or {}).get("is_settled"):
-        assert time.monotonic() < deadline, got
-        time.sleep(0.01)
-    return got
+    shown: list[dict] = []
+
+    def is_settled() -> bool:
+        shown.append(view(client, model).get("paused") or {})
+        return shown[-1].get("is_settled", False)
+
+    until(is_settled)
+    return shown[-1]

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tests.service.conftest import SPEC, assert_problem
 from tests.service.features.guard.support import FIELDS, GUARDED, learn, paused, samples, view
 from tests.service.replica.snapshot_damage import Kept, bits, run
 from tests.service.support import lose_last_entry
+from tests.support import until
 
 TIGHT = GUARDED["guard"] | {"loss": 1.2, "deviations": 0, "history": 50}
 PAUSED = "paused: the row waits in the journal until the model is resumed"
@@ -142,11 +142,13 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeyp
     client.put("/models/m", json=GUARDED)
     for first in range(0, 100, 10):
         learn(client, samples(first, first + 10))
+        settle(client)
     learn(client, samples(100, 130, bad=True))
     held_from = paused(client)["held_from"]
     n = 130
     while (answer := client.post("/models/m/learn", json=samples(n, n + 1)[0])).status_code == 200:
         n += 1
+        settle(client)
     got = assert_problem(answer, 429, "quarantine-full")
     assert "100 records" in got["detail"] and int(answer.headers["retry-after"]) >= 1
     assert view(client)["seq"] - held_from == 100
@@ -155,6 +157,7 @@ def test_a_full_quarantine_is_429_and_stays_in_the_journal(serve, store, monkeyp
     kept = client.get("/models/m/versions").json()["kept_from"]
     assert 1 < kept <= held_from + 1  # snapshots were written on and on
     answer = resume(client, "learn").json()
+    settle(client)
     assert view(client)["samples"] == n == held_from + answer["learned"]
     # The older of two snapshots may be from before it: then the quarantine is needed once more.
     digest = view(client)["state_digest"]
@@ -205,10 +208,7 @@ def test_a_quarantine_is_full_by_its_bytes_too(serve, store, monkeypatch):
 
 def settle(client: TestClient) -> None:
     """No snapshot is being written."""
-    deadline = time.monotonic() + 20
-    while not client.app._registry.find("m").is_idle:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: client.app._registry.find("m").is_idle, every_s=0.002)
 
 
 def test_what_else_may_happen_while_it_is_paused(serve):
@@ -245,10 +245,7 @@ def test_rows_of_before_an_unlearned_sample_go_and_those_in_quarantine_stay(serv
     assert client.delete("/models/m/samples/s3").status_code in (200, 202)
     learn(client, samples(100, 140, bad=True))
     held_from = paused(client)["held_from"]
-    deadline = time.monotonic() + 20
-    while client.delete("/models/m/samples/s3").status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: client.delete("/models/m/samples/s3").status_code == 200)
     kept_from = client.get("/models/m/versions").json()["kept_from"]
     assert 101 <= kept_from <= held_from + 1
     assert resume(client, "learn").json()["learned"] == 141 - held_from
@@ -306,7 +303,7 @@ def test_pause_survives_a_killed_server(tmp_path: Path, serve):
 
 
 def test_the_rollback_of_a_pause_that_is_lost_on_its_way_does_not_enter(
-    serve, tmp_path, monkeypatch
+    serve, no_follower, tmp_path, monkeypatch
 ):
     """Or it would use up the key of the next one, should learning pause at the same seq again."""
     monkeypatch.setattr("dualstream.service.features.guard.rollback.RETRY_S", 0.01)
@@ -325,10 +322,7 @@ def test_the_rollback_of_a_pause_that_is_lost_on_its_way_does_not_enter(
 
     monkeypatch.setattr(Committer, "_send", lose_first)
     learn(client, samples(100, 160, bad=True))
-    deadline = time.monotonic() + 20
-    while not lost or view(client).get("seq") != 100:  # 503 while it is rebuilt
-        client.get("/models/m/predict?x=1:1&min_seq=101")
-        assert time.monotonic() < deadline, (lost, view(client))
+    until(lambda: lost and view(client).get("seq") == 100)  # 503 while it is rebuilt
     for one in (client, dry):
         learn(one, samples(100, 160, bad=True))
     assert lost == [paused(client)["since"]] == [paused(dry)["since"]]
@@ -337,7 +331,7 @@ def test_the_rollback_of_a_pause_that_is_lost_on_its_way_does_not_enter(
 
 
 def test_what_a_client_asks_for_of_a_state_that_is_lost_on_its_way_does_not_enter(
-    serve, tmp_path, monkeypatch
+    serve, no_follower, tmp_path, monkeypatch
 ):
     path = tmp_path / "lossy.db"
     client = serve(store=f"sqlite:///{path}")
@@ -367,7 +361,9 @@ def test_what_a_client_asks_for_of_a_state_that_is_lost_on_its_way_does_not_ente
     assert not doomed and set(controls_in(f"sqlite:///{path}")) <= {"pause"}
 
 
-def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(serve, tmp_path, monkeypatch):
+def test_no_rollback_is_appended_of_a_pause_that_the_store_has_lost(
+    serve, no_follower, tmp_path, monkeypatch
+):
     path = tmp_path / "lossy.db"
     client = serve(store=f"sqlite:///{path}")
     client.put("/models/m", json=GUARDED)

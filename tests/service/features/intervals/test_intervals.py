@@ -285,7 +285,11 @@ def test_late_classes_count_with_the_set_that_was_served(serve, tmp_path, loss):
     assert digest(serve(store=store)) == digest(client)
 
 
-def test_revised_labels_count_once_and_default_labels_too(serve, tmp_path):
+def test_revised_labels_count_once_and_default_labels_too(serve, tmp_path, monkeypatch):
+    async def nothing(_: DefaultLabels) -> None:
+        pass
+
+    monkeypatch.setattr(DefaultLabels, "run", nothing)  # it may sweep at any moment
     store = f"sqlite:///{tmp_path / 'm.db'}"
     client = made(serve(store=store), NUMBER, 100)
     remembered(client, "a", "b")

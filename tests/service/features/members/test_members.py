@@ -409,7 +409,7 @@ def test_outcome_that_stays_unknown_is_shown(serve, store, monkeypatch):
     assert seq(client) == 1
 
 
-def test_forked_replica_is_rebuilt_before_a_change(serve, tmp_path):
+def test_forked_replica_is_rebuilt_before_a_change(serve, no_follower, tmp_path):
     import sqlite3
 
     from tests.service.support import lose_last_entry

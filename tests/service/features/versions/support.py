@@ -1,9 +1,10 @@
 """Versions and rollbacks over the HTTP API."""
 
-import time
 from typing import Any
 
 from starlette.testclient import TestClient
+
+from tests.service.support import until_written
 
 
 def learn(client: TestClient, first: int, last: int, **more: Any) -> dict:
@@ -31,7 +32,4 @@ def back(client: TestClient, key: str | None = None, **to: Any) -> Any:
 
 def settled(client: TestClient) -> None:
     """No snapshot is being written."""
-    deadline = time.monotonic() + 20
-    while client.app._registry.find("m").snapshots.is_writing:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until_written(client)
