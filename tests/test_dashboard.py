@@ -130,7 +130,7 @@ def learn_until_all_have_data(clients: list[httpx.Client], prometheus: Prometheu
         waiting[:] = [each for each in waiting if not has_number(prometheus.query(filled(each)))]
         return not waiting
 
-    until(all_have_data, 60, SCRAPE_S)
+    until(all_have_data, 120, SCRAPE_S)
     return rows
 
 
@@ -165,7 +165,7 @@ def test_every_panel_has_data_of_two_servers_and_counts_a_row_once(tmp_path: Pat
                 # A server under load may miss a scrape; its series are then missing.
                 return float(result[0]["value"][1]) if result else math.nan
 
-            until(lambda: {each: value(*each) for each in truth} == truth, 30, SCRAPE_S)
+            until(lambda: {each: value(*each) for each in truth} == truth, 60, SCRAPE_S)
             for expression in expressions():
                 is_shared = set(families(expression)) & shared_families()
                 # Rates and ages differ with the time of the scrape, sizes with that of a look.
@@ -179,4 +179,4 @@ def test_every_panel_has_data_of_two_servers_and_counts_a_row_once(tmp_path: Pat
                     )
                     return bool(both) and single == [both, both]
 
-                until(agree, 30, SCRAPE_S)
+                until(agree, 60, SCRAPE_S)

@@ -26,17 +26,24 @@ def server(
 ) -> Iterator[str]:
     """Answers each request on one connection after `delay_s`.
 
-    With `beside`, answers requests on a second connection at once with this text. Requests are
-    appended to `heard`.
+    With `beside`, answers requests on a second connection at once with this text, and those on the
+    first one not before the third of them. Requests are appended to `heard`.
     """
     listener = socket.create_server(("127.0.0.1", 0))
+    beside_asked = threading.Semaphore(0)
 
     def serve(connection: socket.socket, answer: bytes, delay_s: float) -> None:
+        is_beside = answer is beside
         with connection:
             while request := connection.recv(1 << 16):
                 if heard is not None:
                     heard.append(request)
                 time.sleep(delay_s)
+                if is_beside:
+                    beside_asked.release()
+                elif beside is not None:
+                    for _ in range(3):
+                        beside_asked.acquire(timeout=60.0)
                 connection.sendall(answer)
 
     def accept() -> None:

@@ -19,11 +19,11 @@ COMPILES = """() => {
   window.fetch = async (path, options) => {
     if (String(path).includes("readyz?verbose"))
       return new Response('{"compiling": true}', {headers: {"content-type": "application/json"}});
-    if (options?.method === "PUT") await new Promise((done) => setTimeout(done, 1500));
+    if (options?.method === "PUT") await new Promise((done) => (window.compiled = done));
     return real(path, options);
   };
 }"""
-"""Make the server one that compiles kernels before it answers a PUT."""
+"""Make the server one that compiles kernels before it answers a PUT, until `compiled` is called."""
 
 
 def test_a_sample_of_rows_proposes_columns(page, server, complaints, screenshot):
@@ -117,6 +117,7 @@ def test_a_proposed_history_is_taken_by_its_checkbox(page, server, screenshot):
     page.evaluate(COMPILES)
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_text("Kernels of this algorithm are compiled first")).to_be_visible()
+    page.evaluate("window.compiled()")
     expect(page.get_by_role("heading", name=model)).to_be_visible()
     spec = server.get(f"/models/{model}").json()["spec"]
     assert [group["by"] for group in spec["history"]] == [["card"], ["shop"]]

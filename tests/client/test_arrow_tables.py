@@ -332,7 +332,7 @@ from tests.client.support import named
 
 def slowly():
     for seed in range(100):
-        time.sleep(0.02)
+        time.sleep(0.02 if seed < 10 else 0.2)
         yield from named(1000, seed).to_batches()
 
 

@@ -147,6 +147,7 @@ def test_workers_that_are_killed_after_an_append_learn_nothing_twice(cluster, se
 
 def test_a_task_that_runs_twice_at_the_same_time_learns_each_row_once(cluster, server):
     frame = numbered(20_000)
+    cluster.wait_for_workers(2, timeout=60)  # another test may have killed one
     server.client.create("twice", SPEC)
     where = dask_client._Server(server.url, None, "s", None)
     tasks = [

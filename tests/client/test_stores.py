@@ -135,6 +135,27 @@ def test_patterns_are_those_of_local_files(server, buckets, s3, pattern, expecte
     assert [file["file"] for file in files] == [str(folder / name) for name in names]
 
 
+SLOWED = """
+import time
+
+from dualstream.client import Client
+from dualstream.service.cli import app
+
+perform, performed = Client._perform, []
+
+
+def slowly(self, action):
+    performed.append(action)
+    time.sleep(0.3 * (len(performed) > 14))
+    return perform(self, action)
+
+
+Client._perform = slowly
+app()
+"""
+"""The command `dualstream`, slow after some requests: it is killed before its end."""
+
+
 def test_a_killed_run_is_resumed(server, buckets, s3):
     """Every row once, in order: the state is that of a local run."""
     folder = buckets / "killed"
@@ -144,7 +165,7 @@ def test_a_killed_run_is_resumed(server, buckets, s3):
         parquet.write_table(table, folder / f"hour={hour}/a.parquet", row_group_size=3000)
     server.create("stores-killed", NAMED)
     url = str(server._http.base_url)
-    command = [sys.executable, "-m", "dualstream.service", "learn", "stores-killed", "s3://killed/"]
+    command = [sys.executable, "-c", SLOWED, "learn", "stores-killed", "s3://killed/"]
     process = subprocess.Popen([*command, "--url", url], env=os.environ | {"PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 60
     while server.get("stores-killed").samples < 25_000 and time.monotonic() < deadline:

@@ -93,7 +93,7 @@ def test_the_command_of_the_pod_serves_and_drains(overlay, tmp_path):
     port, log = free_port(), tmp_path / "log"
     with redis_or_skip(appendfsync="everysec") as redis:
         admin, scrape = secret_files(tmp_path / "secret", redis.url)
-        changed = {"DUALSTREAM_PORT": str(port), "DUALSTREAM_DRAIN_S": "1"}
+        changed = {"DUALSTREAM_PORT": str(port), "DUALSTREAM_DRAIN_S": "100"}
         with (
             running(overlay, tmp_path / "secret", log, **changed) as process,
             httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
@@ -133,6 +133,7 @@ def test_the_command_of_the_pod_serves_and_drains(overlay, tmp_path):
             assert "the kernel cache failed" not in log.read_text()
             until(lambda: answers(probes["readiness"]) == 503)
             assert answers(probes["liveness"]) == 200
+            process.send_signal(signal.SIGTERM)  # the second one ends the drain
             grace_s = pod(overlay)["spec"]["terminationGracePeriodSeconds"]
             assert process.wait(grace_s) == 0, log.read_text()
             assert log.read_text().rstrip().endswith('"message":"stopped"}')

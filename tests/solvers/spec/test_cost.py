@@ -126,9 +126,12 @@ def test_the_estimate_has_the_order_of_magnitude_of_what_is_measured(name):
             spent.append(time.thread_time() - began)
         estimated = learning_cost(learner).seconds(rows, batch.nnz)
         assert estimated / 20 < min(spent) and np.median(spent) < 20 * estimated, (spent, estimated)
-        began = time.thread_time()
-        learner.predict(batch)
-        assert time.thread_time() - began < 20 * predicting_cost(learner).seconds(rows, batch.nnz)
+        spent = []
+        for _ in range(3):  # the first ones may have to wait for memory
+            began = time.thread_time()
+            learner.predict(batch)
+            spent.append(time.thread_time() - began)
+        assert min(spent) < 20 * predicting_cost(learner).seconds(rows, batch.nnz), spent
 
 
 def test_a_pass_of_an_average_over_all_weights_is_a_peak():
