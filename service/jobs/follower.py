@@ -126,6 +126,8 @@ class Follower:
         heads = await self._journal.heads([model.record.id for model, _ in models])
         trouble: protocol.JournalUnavailable | None = None
         for (model, seq_before), head in zip(models, heads, strict=True):
+            if not self._is_current(model):
+                continue  # it left memory, or was made again here, while the heads were read
             if isinstance(head, protocol.JournalUnavailable):
                 trouble = head
                 continue

@@ -1,7 +1,7 @@
 """What a process holds of a store that others change while it loads."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -101,6 +101,27 @@ def test_nothing_is_kept_of_models_that_are_gone(store):
             with pytest.raises(Exception, match="no model"):
                 await registry.get("m")
             assert not registry._lineages
+
+    asyncio.run(scenario())
+
+
+def test_model_made_again_while_the_heads_are_read_keeps_its_counts(store, monkeypatch):
+    async def scenario() -> None:
+        async with serving(store) as other, serving(store) as registry:
+            await creation.create(other, "m", SPEC)
+            await registry.get("m")
+            await creation.delete(other, "m")
+            heads = registry.journal.heads
+
+            async def late(models: Sequence[str]) -> Any:
+                result = await heads(models)
+                await creation.create(registry, "m", SPEC)
+                registry.counters.saw_refused("m", 1)
+                return result
+
+            monkeypatch.setattr(registry.journal, "heads", late)
+            await Follower(registry, registry.journal)._check_heads()
+            assert registry.counters._of_model.keys() == {("refused_rows", "m")}
 
     asyncio.run(scenario())
 
