@@ -116,9 +116,12 @@ class SentinelSet(RedisSet):
 
         A Sentinel that lags starts a failover of its own if the primary is killed at that time.
         """
-        named = set(self._named())
-        for sentinel in self.sentinels:
-            state = self.ask(sentinel, "INFO", "sentinel")["master0"]
+        try:
+            named = set(self._named())
+            states = [self.ask(one, "INFO", "sentinel")["master0"] for one in self.sentinels]
+        except redis.RedisError:  # a busy one
+            return False
+        for state in states:
             named.add(int(state["address"].rpartition(":")[2]))
             if (state["slaves"], state["sentinels"]) != (len(self.servers) - 1, 3):
                 return False

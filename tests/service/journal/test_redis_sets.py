@@ -131,7 +131,10 @@ async def test_where_a_replica_is_missing_nothing_is_done(sentinels: SentinelSet
         log = await Log.create(journal, "missing")
         replica.kill()
         try:
-            until(lambda: not sentinels.is_followed(primary, 2), "the primary to notice")
+            until(
+                lambda: sentinels.info(primary).get("connected_slaves") == 1,
+                "the primary to notice",
+            )
             with pytest.raises(DurabilityTooLow, match="has 1 replicas, replicated:2 was asked"):
                 await journal.ping()
             for _ in range(2):
