@@ -39,7 +39,7 @@ def promtool(*arguments: str, given: str = "") -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

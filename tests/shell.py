@@ -40,7 +40,7 @@ def run_script(
     folder: Path,
     env: dict[str, str],
     flags: tuple[str, ...] = (),
-    timeout: float = 100,
+    timeout: float = 300,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a script with the variables `env` besides this process's, in a folder."""
     with (

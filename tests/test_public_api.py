@@ -20,7 +20,7 @@ def run(program: str) -> str:
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(ROOT)} | kernels,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

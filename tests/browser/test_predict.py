@@ -26,13 +26,15 @@ TYPES = {"price": "number", "site": "category", "member": "boolean", "note": "te
 def copied(page: Page, button: str) -> str:
     """The text that a button copies."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("navigator.clipboard.writeText('')")
     page.get_by_role("button", name=button).click()
+    # This may be about an earlier text.
     expect(page.get_by_role("status").filter(has_text="Copied.")).to_be_visible()
-    return page.evaluate("navigator.clipboard.readText()")
+    return page.wait_for_function("navigator.clipboard.readText()").json_value()
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return done.stdout
 
 

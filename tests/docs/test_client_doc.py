@@ -26,7 +26,7 @@ def test_the_blocks_run_as_written(tmp_path, guide, before, progress):
             [sys.executable, "-c", program.replace("http://127.0.0.1:8000", server.url)],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT), "PATH": ""},
         )

@@ -85,7 +85,7 @@ def test_the_example_beats_its_baselines(name, shared_server, client, monkeypatc
 
 def test_an_example_runs_by_itself(tmp_path):
     command = [sys.executable, "-m", "examples.house_power", "--rows", "200"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0 and "Root mean square error" in done.stdout, done.stderr
 
 
