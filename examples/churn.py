@@ -105,7 +105,7 @@ def made(rows: int, seed: int) -> Iterator[Row]:
 def predict_month(client: Client, rows: Sequence[Row]) -> list[float]:
     """Predict the subscribers of a month, send the cancellations, wait for the default labels."""
     ids = [f"{row['customer']}-{row['month']}" for row in rows]
-    before = client.metrics(MODEL)["samples"]
+    before = client.metrics(MODEL)["rows"]
     served = client.predict_and_remember(
         MODEL,
         without(rows, LABEL),
@@ -121,7 +121,7 @@ def predict_month(client: Client, rows: Sequence[Row]) -> list[float]:
     if cancelled:
         client.learn_labels(MODEL, cancelled, revise=True)
     began = time.monotonic()
-    while client.metrics(MODEL)["samples"] < before + len(rows):
+    while client.metrics(MODEL)["rows"] < before + len(rows):
         if time.monotonic() - began > PATIENCE_S:
             raise SystemExit("the server has learned no default labels for a minute")
         time.sleep(0.02)

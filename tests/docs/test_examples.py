@@ -80,7 +80,7 @@ def test_the_example_beats_its_baselines(name, shared_server, client, monkeypatc
     assert refused and not any(refused)
     if name == "churn":
         # The labels that were sent, and the default labels of all others.
-        assert client.metrics("churn")["samples"] == ROWS[name]
+        assert client.metrics("churn")["rows"] == ROWS[name]
 
 
 def test_an_example_runs_by_itself(tmp_path):
