@@ -22,6 +22,7 @@ from dualstream.client import (
     LearnedStream,
     NoRows,
     Progress,
+    Refused,
     RowFile,
     kind_of,
 )
@@ -35,6 +36,8 @@ from dualstream.wire.plural import plural
 from dualstream.wire.schemas import PredictedMany
 from dualstream.wire.text_values import BadValue, value_of
 
+_OF_BODY = (400, 413, 415, 422)
+"""Status codes of problems of a body."""
 Files = Annotated[
     list[str] | None,
     typer.Argument(
@@ -136,17 +139,17 @@ def _send_files(
     shows = sys.stderr.isatty() if progress is None else progress
     results, empty = [], list[NoRows]()
     for file in named:
-        with _noted(empty):
-            results.append((file, _send_file(action, model, file, skip, shows)))
+        with _naming(file, empty):
+            result = _send_file(action, model, file, skip, shows)
+            results.append((file, result))
+            if not as_json:
+                say(_line(action, file, result))
+            show_errors(result.errors, f"{file.name}: ")
+            for warning in result.warnings or ():
+                say_error(f"{file.name}: warning: {warning}")
     _report_empty(empty, len(named))
     if as_json:
         print_json({"files": [_document(file, result) for file, result in results]})
-    for file, result in results:
-        if not as_json:
-            say(_line(action, file, result))
-        show_errors(result.errors, f"{file.name}: ")
-        for warning in result.warnings or ():
-            say_error(f"{file.name}: warning: {warning}")
     if any(result.rejected for _, result in results):
         raise typer.Exit(SOME_REFUSED)
 
@@ -242,7 +245,7 @@ def predict(
     named, empty = row_files(files or ["-"], form, None), list[NoRows]()
     for file in named:
         before = 0
-        with _noted(empty):
+        with _naming(file, empty):
             for answer in client.predict_file(model, file, min_seq=min_seq, version=version):
                 write(_scored(answer))
                 if answer.rejected is not UNSET:
@@ -255,12 +258,19 @@ def predict(
 
 
 @contextmanager
-def _noted(empty: list[NoRows]) -> Iterator[None]:
-    """Add the error of a file without rows to the list; the other files are still read."""
+def _naming(file: RowFile, empty: list[NoRows]) -> Iterator[None]:
+    """Add the error of a file without rows to the list; the other files are still read.
+
+    The error of a body that the server refuses names the file.
+    """
     try:
         yield
     except NoRows as none:
         empty.append(none)
+    except Refused as refused:
+        if refused.status in _OF_BODY:
+            refused.detail = f"{file.name}: {refused.detail}"
+        raise
 
 
 def _report_empty(empty: list[NoRows], files: int) -> None:

@@ -223,6 +223,15 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
         assert [error["index"] for error in got["errors"]] == [first]
 
 
+def test_files_before_one_that_is_refused_are_reported(server, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("good.csv").write_bytes(FILES["rows.csv"])
+    Path("bad.json").write_text("{bad")
+    done = run(server, "learn", model, "good.csv", "bad.json")
+    assert done.exit_code == 3 and done.stdout.startswith("good.csv: 60 rows learned")
+    assert done.stderr.startswith("bad.json: JSON is malformed")
+
+
 @pytest.mark.parametrize(
     ("given", "code", "why"),
     [
@@ -237,8 +246,12 @@ def test_rows_count_over_chunks_that_the_server_cuts_again(
         (["cut.csv.zst"], 2, "compression: "),
         (["cut.jsonl.xz"], 2, "compression: "),
         (["empty.csv"], 2, "the file has no rows"),
-        (["rows.csv", "--format", "libsvm"], 3, "rows refused; the first (line 1)"),
-        (["rows.csv", "--format", "arrow"], 3, "valid Arrow stream"),
+        (
+            ["rows.csv", "--format", "libsvm"],
+            3,
+            "rows.csv: 61 of 61 rows refused; the first (line 1)",
+        ),
+        (["rows.csv", "--format", "arrow"], 3, "rows.csv: not a valid Arrow stream"),
         (["rows.csv", "rows.vw", "--skip", "1"], 2, "--skip needs exactly one file"),
         (["rows.csv", "--skip", "2"], 2, "cannot skip 2 chunks; the file has 1"),
         (["rows.csv", "sub/rows.csv", "--key", "k"], 2, "file names must differ"),
