@@ -13,6 +13,7 @@ from dualstream.client import BadInput, Client, ClientError, Refused, Unreachabl
 from dualstream.client.calls import API_KEY_NAME
 from dualstream.service.cli import common
 from dualstream.service.cli.commands import app
+from dualstream.wire.schemas import MODEL_ID, MODEL_ID_RULE
 
 ERRORS_SHOWN = 5
 URL = "http://127.0.0.1:8000"
@@ -63,7 +64,16 @@ def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-Model = Annotated[str, typer.Argument(help="Id of the model.", autocompletion=complete_model)]
+def checked_id(model: str | None) -> str | None:
+    """The id, which a slash would make another path. Raises typer.BadParameter."""
+    if model is not None and not MODEL_ID.fullmatch(model):
+        raise typer.BadParameter(f"{MODEL_ID_RULE}, got {model!r}")
+    return model
+
+
+Model = Annotated[
+    str, typer.Argument(help="Id of the model.", autocompletion=complete_model, callback=checked_id)
+]
 
 
 @contextmanager
@@ -71,7 +81,7 @@ def connected(
     url: str, api_key: str | None, patience_s: float, as_json: bool = False
 ) -> Iterator[Client]:
     """A client of the server. Its errors end the command."""
-    with ending(as_json):
+    with ending(as_json, f"{url}: "):
         said = on_retry(url)
         with Client(url, api_key=api_key, patience_s=patience_s, on_retry=said) as client:
             yield client
@@ -117,8 +127,12 @@ def on_retry(url: str) -> Callable[[str, float], None]:
 
 
 @contextmanager
-def ending(as_json: bool = False) -> Iterator[None]:
-    """Turn client errors into messages and exit codes; `as_json` also prints the problem."""
+def ending(as_json: bool = False, server: str = "") -> Iterator[None]:
+    """Turn client errors into messages and exit codes.
+
+    as_json  also prints the problem
+    server   begins the message that no server answered
+    """
     try:
         yield
     except (BadInput, httpx.InvalidURL) as wrong:
@@ -135,7 +149,7 @@ def ending(as_json: bool = False) -> Iterator[None]:
     except Unreachable as unreachable:
         is_none = isinstance(unreachable.__cause__, httpx.ConnectError)
         hint = "; start a server with `dualstream serve`, or name one with --url" if is_none else ""
-        common.fail(f"{unreachable}{hint}", common.UNREACHABLE)
+        common.fail(f"{server}{unreachable}{hint}", common.UNREACHABLE)
     except KeyboardInterrupt:
         common.fail("interrupted", common.INTERRUPTED)
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from dualstream.client import FORMATS, BadInput, RowFile
+from dualstream.client import FORMATS, BadInput, Refused, RowFile
 from dualstream.client.resumable_files import STANDARD_INPUT
 from dualstream.service.cli import connection
 from dualstream.service.cli.commands import app
-from dualstream.service.cli.common import JSON, Table, errors, note, print_json
+from dualstream.service.cli.common import JSON, REFUSED, Table, errors, fail, note, print_json
 from dualstream.service.cli.rows import Format, row_files
 from dualstream.wire.printable import printable_json
 
@@ -40,6 +40,7 @@ def infer(
             metavar="MODEL",
             help="Create this model on the server.",
             autocompletion=connection.complete_model,
+            callback=connection.checked_id,
         ),
     ] = None,
     url: connection.Url = connection.URL,
@@ -81,7 +82,13 @@ def infer(
             note(f"warning: {warning}")
     if create is not None:
         with connection.connected(url, api_key, patience, as_json) as client:
-            made = client.create(create, proposal.spec)
+            try:
+                made = client.create(create, proposal.spec)
+            except Refused as refused:
+                if refused.kind == "conflict" and not as_json:  # the server names its own headers
+                    text = f"model {create!r} exists with another spec; use another id, or delete"
+                    fail(f"{text} it first: dualstream delete {create}", REFUSED)
+                raise
         learn = _learn(create, row_file)
         note(f"{made.id} is created, seq {made.seq:,}; learn the file with:\n{learn}")
 

@@ -57,6 +57,12 @@ def test_models_are_made_of_specs_files_and_fields(server, client, tmp_path, mon
     replaced = run(server, *inputs, "--replace", given=json.dumps(SPEC))
     assert replaced.exit_code == 0 and "m: dual_ascent, seq 0" in replaced.stdout
     assert client.get("m").spec["loss"] == "hinge"
+    Path("rows.csv").write_text("a,y\n" + "0.5,1\n0.25,0\n" * 20)
+    inferred = run(server, "infer", "rows.csv", "--create", "m")
+    assert inferred.exit_code == 3 and "delete it first: dualstream delete m" in inferred.stderr
+    for command in (["create", "a/b"], ["infer", "rows.csv", "--create", "a/b"]):
+        slash = run(server, *command)
+        assert slash.exit_code == 2 and "a model id has 1 to 128 characters" in slash.stderr
     assert run(server, *inputs, "--replace", given=json.dumps(SPEC)).exit_code == 0
     client.create("n")
     listed = run(server, "models")
