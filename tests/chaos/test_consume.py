@@ -242,8 +242,8 @@ class Storm:
 
     def fault(self) -> None:
         """Kill something at a seeded moment while messages are learned."""
-        self.write()
         before = self.learned()
+        self.write()
         self._until(lambda: self.learned() > before)
         time.sleep(self._chance.uniform(0.0, 0.3))
         number = self._chance.randrange(self._source.consumers)
