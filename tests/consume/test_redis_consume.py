@@ -138,7 +138,7 @@ def test_sigterm_posts_what_was_read_and_metrics_are_served(
     client.create("clicks", SPEC)
     for number in range(100):
         store.xadd("stops", entry(number))
-    flags = ("--batch-wait", "60", "--batch-rows", "60", "--metrics-port", "0")
+    flags = ("--batch-wait", "600", "--batch-rows", "60", "--metrics-port", "0")
     with started(shared_server, f"{redis_server.url}/stops", *flags) as process:
         url = re.search(r"http://\S+", process.stderr.readline()).group()
         labels = '{model="clicks",source="redis/stops"}'
@@ -151,7 +151,7 @@ def test_sigterm_posts_what_was_read_and_metrics_are_served(
         assert result[f"dualstream_consume_lag_seconds{labels}"] > 0
         assert client.get("clicks").samples == 60
         process.send_signal(signal.SIGTERM)
-        said, errors = process.communicate(timeout=30)
+        said, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (0, ""), errors
     assert "100 rows learned" in said and client.get("clicks").samples == 100
 
@@ -246,9 +246,11 @@ def test_a_store_that_is_restored_from_before_the_source_began_gets_all_rows(sto
             store.xadd("lost", entry(number))
         with started(server, source, "--batch-rows", "16") as process:
             until_samples(client, 100)
-            inside.flushdb()
-            for key, value in backup.items():
-                inside.restore(key, 0, value)
+            with inside.pipeline() as restoring:  # at once: the server reads the store in between
+                restoring.flushdb()
+                for key, value in backup.items():
+                    restoring.restore(key, 0, value)
+                restoring.execute()
             for number in range(100, 110):
                 store.xadd("lost", entry(number))
             until_samples(client, 110)
@@ -260,7 +262,7 @@ def test_a_store_that_is_restored_from_before_the_source_began_gets_all_rows(sto
             store.xadd("lost", entry(110))
             until_samples(client, 111)
             process.send_signal(signal.SIGTERM)
-            said, errors = process.communicate(timeout=30)
+            said, errors = process.communicate(timeout=100)
     assert process.returncode == 0 and "211 rows learned, 110 learned before" in said
     lost = r"redis/lost: the server no longer has the cursor, which was \d+-\d+; continues at the"
     assert len(re.findall(lost, errors)) == 2, errors
