@@ -26,7 +26,7 @@ from tests.chaos.report import Run
 from tests.history import HistoryBroken, Report, check_entries, read_all
 from tests.service.server.support import children
 
-SETTLING_S = 30.0
+SETTLING_S = 120.0
 
 
 class Found(NamedTuple):
@@ -161,7 +161,7 @@ def _compare_workers(server: ServerProcess, result: dict[str, Found]) -> None:
         assert time.monotonic() < deadline, workers
         time.sleep(0.02)
     for worker in workers:
-        with _alone(worker, workers), httpx.Client(base_url=server.url, timeout=30) as client:
+        with _alone(worker, workers), httpx.Client(base_url=server.url, timeout=60) as client:
             while client.get("/readyz").status_code != 200:
                 assert time.monotonic() < deadline, client.get("/readyz").text
                 time.sleep(0.02)
@@ -183,7 +183,7 @@ def _stand(client: httpx.Client, model: str) -> tuple[str, str]:
 
 def counted_by_workers(server: ServerProcess, name: str) -> float:
     """Sum over labels of a counter, as one worker reports it for all workers."""
-    lines = httpx.get(f"{server.url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{server.url}/metrics", timeout=60).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 

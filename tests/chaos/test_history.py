@@ -24,7 +24,7 @@ from tests.service.support import loaded
 
 KILLS = 3 * int(os.environ.get("DUALSTREAM_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("DUALSTREAM_CHAOS_SEED", "1"))
-CLIENTS, WITHIN_S = 4, 60.0
+CLIENTS, WITHIN_S = 4, 120.0
 
 
 class Clients:

@@ -35,7 +35,7 @@ WHAT = f"joined rows: {CONNECTIONS} connections with and without keys"
 ROWS_BETWEEN = (50, 300)
 """Acknowledged rows between two kills (minimum, maximum)."""
 FLAGS = ("--snapshot-every", "400", "--keep-records", "1000000")
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 
 
 def values_of(rows: Rows) -> list[int]:

@@ -167,7 +167,7 @@ def test_sigterm_posts_what_was_read_and_metrics_are_served(tansu, client, share
     topic = tansu.create("stops")
     client.create("clicks", SPEC)
     tansu.send("stops", [row(n) for n in range(100)])
-    flags = ("--batch-wait", "60", "--batch-rows", "60", "--metrics-port", "0")
+    flags = ("--batch-wait", "600", "--batch-rows", "60", "--metrics-port", "0")
     with started(shared_server, topic, *flags) as process:
         url = re.search(r"http://\S+", process.stderr.readline()).group()
         lag = 'dualstream_consume_lag_rows{model="clicks",source="kafka/stops/0"}'
@@ -177,7 +177,7 @@ def test_sigterm_posts_what_was_read_and_metrics_are_served(tansu, client, share
             time.sleep(0.05)
         assert client.get("clicks").samples == 60
         process.send_signal(signal.SIGTERM)
-        said, errors = process.communicate(timeout=30)
+        said, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (0, ""), errors
     assert "100 rows learned" in said and client.get("clicks").samples == 100
 
@@ -193,7 +193,7 @@ def test_a_model_that_is_deleted_underneath_ends_the_command(tansu, client, shar
             time.sleep(0.05)
         client.delete("clicks")
         tansu.send("deleted", [row(2)])
-        said, errors = process.communicate(timeout=30)
+        said, errors = process.communicate(timeout=100)
     assert (process.returncode, said) == (3, "") and errors.startswith("no model 'clicks'; ")
 
 

@@ -309,7 +309,7 @@ def test_the_command_learns_topics_and_writes_dead_letters(mqtt, shared_server, 
             mqtt.send("clicks/b", [json.dumps(one).encode() for one in rows[200:]])
             learned(client, 300)
             process.send_signal(signal.SIGTERM)
-            said, errors = process.communicate(timeout=30)
+            said, errors = process.communicate(timeout=100)
         counted = json.loads(said)
         assert process.returncode == 0 and "an id is then learned again" in errors
         assert (counted["learned"], counted["duplicates"], counted["refused"]) == (300, 1, 2)
