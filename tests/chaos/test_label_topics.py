@@ -126,13 +126,19 @@ class Loop:
             return sum(client.get(model.id).samples or 0 for model in client.models())
 
     def refused(self) -> list[dict]:
-        """The dead letters of labels."""
-        return [json.loads(line) for line in self.dead.read_text().splitlines()]
+        """The dead letters of labels; the last line may be under way."""
+        return [json.loads(line) for line in self.dead.read_text().split("\n")[:-1]]
 
     def settle(self) -> None:
         """Wait until all labels are read."""
-        rounds = self.written // EVENTS
-        self._until(lambda: self.learned() == self.written and len(self.refused()) >= LOST * rounds)
+        lost = LOST * self.written // EVENTS
+
+        def is_settled() -> bool:
+            # A process that is killed before the cursor has moved writes its letters again.
+            letters = {(one["source"], one["offset"]) for one in self.refused()}
+            return self.learned() == self.written and len(letters) == lost
+
+        self._until(is_settled)
 
     def _until(self, done) -> None:
         deadline = time.monotonic() + SETTLING_S
