@@ -71,7 +71,7 @@ class ServerProcess:
         self._end()
 
     def _end(self) -> None:
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
         if self.process.stdout is not None:
             self.process.stdout.close()
 

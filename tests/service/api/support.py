@@ -47,18 +47,18 @@ class Listener:
         self.said.put(message)
 
     def status(self) -> int:
-        return self.said.get(timeout=30)["status"]
+        return self.said.get(timeout=60)["status"]
 
     def hear(self) -> tuple[str, str, dict]:
         """Kind, id and data of the next event; comments are passed over."""
-        while (said := self.said.get(timeout=30)["body"]).startswith(b":"):
+        while (said := self.said.get(timeout=60)["body"]).startswith(b":"):
             pass
         fields = dict(line.split(": ", 1) for line in said.decode().strip().split("\n"))
         return fields["event"], fields.get("id", ""), json.loads(fields["data"])
 
     def leave(self) -> None:
         self._client.portal.call(self._leave)
-        self.ending.result(timeout=30)
+        self.ending.result(timeout=60)
 
     async def _leave(self) -> None:
         self._left.set()

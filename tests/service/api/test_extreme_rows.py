@@ -100,7 +100,7 @@ def start(store: str) -> Start:
     def running(**options: Any) -> Iterator[TestClient]:
         settings = Settings(store=store, snapshot_every=EVERY, **options)
         with TestClient(create_app(settings)) as client:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while client.get("/readyz").status_code != 200:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -129,7 +129,7 @@ def digest(client: TestClient) -> str:
 def snapshots_of(client: TestClient) -> list[int]:
     """The positions of the model's snapshots, once none is being written."""
     model = client.app._registry.find("m")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while model.snapshots.is_writing:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -163,7 +163,7 @@ def test_names_of_lost_entries_are_shown_again(serve, tmp_path):
     lose_last_entry(sqlite3.connect(path))
     for _ in range(2):  # the first finds the fork, the second tells the name again
         client.post("/models/m/learn", json={"x": {"lost": 1}, "y": 1})
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     # Until the fork is settled, the model is not served.
     while (answer := client.get("/models/m/weights")).status_code == 503:
         assert time.monotonic() < deadline, answer.text

@@ -155,7 +155,7 @@ def test_default_labels_can_be_revised_if_the_prediction_says_so(serve, store):
     query = {"default_label": "0", "default_after_s": "0.01"}
     remember(late, "a", **query, revise="true")
     remember(late, "b", **query)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while state(late)["seq"] < 2:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -203,7 +203,7 @@ def test_a_connection_that_ends_is_freed_without_the_garbage_collector(store):
                     one.connection_lost(None)
                     freed = weakref.ref(one)
                     del one
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(60):
                         while freed() is not None:
                             await asyncio.sleep(0.001)
             assert len(server.app.connections) == open_connections

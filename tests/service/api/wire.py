@@ -88,7 +88,7 @@ class Server:
             one, line = self.connect()
             lines.append(line)
             one.data_received(request)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not all(line.answers() for line in lines):
                 await asyncio.sleep(0.0005 if len(lines) > 1 else 0)
         return [line.answers()[0] for line in lines]
@@ -149,7 +149,7 @@ def comparable(answer: bytes) -> bytes:
 
 
 async def answered(line: Line, count: int) -> list[bytes]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(line.answers()) < count:
             await asyncio.sleep(0)
     return line.answers()

@@ -64,7 +64,7 @@ def test_pipelined_bodies_arrive_as_they_were_sent(port):
     bodies = [rng.randbytes(size) for size in sizes]
     sent = [(f"/{number}", body, number % 4 == 3) for number, body in enumerate(bodies)]
     stream = b"".join(request(*one) for one in sent)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         at = 0
         while at < len(stream):
             size = rng.choice((1, 100, 4096, 70_000, 400_000))
@@ -76,7 +76,7 @@ def test_pipelined_bodies_arrive_as_they_were_sent(port):
 
 def test_an_answer_before_the_body_has_come_leaves_the_connection_good(port):
     body = bytes(4 * HIGH_WATER_LIMIT)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(request("/early", body)[: -2 * HIGH_WATER_LIMIT])
         empty = hashlib.sha256().hexdigest()
         assert read_answers(connection, 1) == [f"/early {empty}"]

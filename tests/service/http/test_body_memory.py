@@ -57,14 +57,14 @@ class Sender:
 
     def leave(self) -> None:
         self._client.portal.call(self._pieces.put, {"type": "http.disconnect"})
-        self._ends.result(timeout=30)
+        self._ends.result(timeout=60)
 
     @property
     def is_answered(self) -> bool:
         return self._ends.done()
 
     def problem(self) -> tuple[int, str]:
-        self._ends.result(timeout=30)
+        self._ends.result(timeout=60)
         head, *bodies = self.said
         headers = dict(head["headers"])
         assert head["status"] != 503 or int(headers[b"retry-after"]) >= 1
@@ -119,7 +119,7 @@ def test_of_an_upload_counts_what_is_not_learned_yet(serve):
             client.get("/livez")
     assert not one.is_answered
     one.send(b"", more=False)
-    one._ends.result(timeout=30)
+    one._ends.result(timeout=60)
     assert one.said[0]["status"] == 200 and client.app.bodies.used == 0
 
 
@@ -135,7 +135,7 @@ def test_one_alone_always_has_room(serve):
     one = Sender(client, "/models/m/learn")
     one.send(b'{"x": {"1": 1}, ')
     one.send(b'"y": 1}', more=False)
-    one._ends.result(timeout=30)
+    one._ends.result(timeout=60)
     assert one.said[0]["status"] == 200
     assert_problem(client.post("/models/m/learn", content=b"{"), 400, "malformed-body")
 

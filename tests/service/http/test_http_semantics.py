@@ -47,7 +47,7 @@ def test_head_answers_as_get_without_the_body(learned, path):
 
 
 def test_head_on_a_socket_leaves_the_connection_good(shared_server):
-    with httpx.Client(base_url=shared_server.url, timeout=10) as client:
+    with httpx.Client(base_url=shared_server.url) as client:
         client.delete("/models/head")
         assert client.put("/models/head", json=SPEC).status_code == 201
         for path in ("/livez", "/models/head/events", "/metrics", "/static/js/main.js", "/nowhere"):
