@@ -199,7 +199,8 @@ def test_a_server_has_one_such_process_once_it_is_ready(tmp_path, workers):
     module = "tests.service.server.missing_kernels"
     flags = ["--workers", workers]
     for end in (ServerProcess.stop, ServerProcess.kill):
-        server = ServerProcess(f"sqlite:///{tmp_path / 'rows.db'}", flags, module=module)
+        store, env = f"sqlite:///{tmp_path / 'rows.db'}", {"TMPDIR": str(tmp_path)}
+        server = ServerProcess(store, flags, env, module=module)
         with closing(server.process.stdout):
             until(lambda server=server: len(children(server)) == 1 + (workers == "2") * 2, 30)
             below = children(server)
