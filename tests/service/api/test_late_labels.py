@@ -1,7 +1,9 @@
 """Labels that come later: learned once, and scored as their rows were served."""
 
 import asyncio
+import contextlib
 import math
+import sqlite3
 import threading
 import time
 from functools import partial
@@ -382,10 +384,14 @@ def test_a_keyed_request_that_comes_by_two_ways_at_once_has_one_outcome(late):
     assert one.duplicates == other.duplicates == [(2, 1)]
 
 
-def test_an_expired_row_is_shown_from_an_unknown_one(serve):
-    client = serve(remember_s=4)  # and known to have expired for as long again
+def test_an_expired_row_is_shown_from_an_unknown_one(serve, tmp_path):
+    path = tmp_path / "s.db"
+    client = serve(store=f"sqlite:///{path}", remember_s=60)
     client.put("/models/m", json=SPEC)
     remember(client, "a", "b")
+    # A minute earlier: they have expired, and are known to have for a minute.
+    with contextlib.closing(sqlite3.connect(path, timeout=30)) as db, db:
+        db.execute("UPDATE remembered SET due_ms = due_ms - 60000")
     wait_until(lambda: 'remembered_expired_total{model="m"} 2.0' in client.get("/metrics").text)
     assert_problem(label(client, ("a", 1)), 410, "expired-sample")
     got = assert_problem(label(client, ("x", 1), ("b", 1)), 422, "invalid-rows")
