@@ -43,6 +43,9 @@ class Broker:
         admin = AdminClient(self._client)
         for done in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             done.result(timeout=30)
+        return self.url(topic)
+
+    def url(self, topic: str) -> str:
         return f"kafka://{self.brokers}/{topic}"
 
     def send(

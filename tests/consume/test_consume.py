@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
@@ -60,6 +60,23 @@ def started(
     finally:
         process.kill()
         process.communicate()
+
+
+@contextmanager
+def begun(
+    tansu: Broker, server, topic: str, is_begun: Callable[[], bool], *flags: str
+) -> Iterator[ForkedProcess]:
+    """As `started`, once it has begun. Reads in another group where Tansu has stopped the first."""
+    for group in ("first", "second", "third"):
+        with started(server, tansu.url(topic), *flags, "--group", group) as process:
+            deadline = time.monotonic() + 30
+            while not is_begun() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            if is_begun():
+                yield process
+                return
+        assert not tansu.has_working_group(topic, group), "the command learns nothing"
+    raise AssertionError("the broker gives no group partitions")
 
 
 def consumed(server, topic: str, *flags: str, model: str | None = "clicks") -> tuple[int, str, str]:
@@ -164,18 +181,18 @@ def test_each_model_observes_its_messages_of_one_topic(tansu, client, shared_ser
 
 
 def test_sigterm_posts_what_was_read_and_metrics_are_served(tansu, client, shared_server):
-    topic = tansu.create("stops")
+    tansu.create("stops")
     client.create("clicks", SPEC)
     tansu.send("stops", [row(n) for n in range(100)])
     flags = ("--batch-wait", "600", "--batch-rows", "60", "--metrics-port", "0")
-    with started(shared_server, topic, *flags) as process:
+    is_begun = lambda: client.get("clicks").samples == 60  # noqa: E731
+    with begun(tansu, shared_server, "stops", is_begun, *flags) as process:
         url = re.search(r"http://\S+", process.stderr.readline()).group()
         lag = 'dualstream_consume_lag_rows{model="clicks",source="kafka/stops/0"}'
         deadline = time.monotonic() + 30
         while samples(httpx.get(url).text).get(lag) != 40:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert client.get("clicks").samples == 60
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (0, ""), errors
@@ -183,14 +200,11 @@ def test_sigterm_posts_what_was_read_and_metrics_are_served(tansu, client, share
 
 
 def test_a_model_that_is_deleted_underneath_ends_the_command(tansu, client, shared_server):
-    topic = tansu.create("deleted")
+    tansu.create("deleted")
     client.create("clicks", SPEC)
     tansu.send("deleted", [row(1)])
-    with started(shared_server, topic) as process:
-        deadline = time.monotonic() + 30
-        while not client.get("clicks").samples:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    is_begun = lambda: client.get("clicks").samples == 1  # noqa: E731
+    with begun(tansu, shared_server, "deleted", is_begun) as process:
         client.delete("clicks")
         tansu.send("deleted", [row(2)])
         said, errors = process.communicate(timeout=100)
