@@ -175,7 +175,7 @@ def is_served(server: ServerProcess) -> bool:
 
 def test_one_worker_answers_probes_while_the_store_is_away(tmp_path: Path):
     log, unused = tmp_path / "log", socket.socket()
-    unused.bind(("127.0.0.1", 0))  # it does not listen, and nobody else gets the port
+    unused.bind(("127.0.0.1", 0))  # bound, so that no other program gets the port
     store = f"redis://127.0.0.1:{unused.getsockname()[1]}/0"
     with (
         unused,
